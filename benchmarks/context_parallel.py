@@ -29,8 +29,8 @@ from torch import Tensor
 from torch.multiprocessing import get_context
 
 from nemo_vfm.parallel.context.attend import attend
-from nemo_vfm.parallel.context.collectives import counted
-from nemo_vfm.parallel.context.scheme import Scheme, Sizes, backward_bytes, forward_bytes
+from nemo_vfm.parallel.context.collectives import count_traffic
+from nemo_vfm.parallel.context.scheme import AttentionSizes, Scheme, backward_bytes, forward_bytes
 from nemo_vfm.parallel.layers.temporal_all_to_all import to_sequence, to_temporal
 
 HEADS, WIDTH = 8, 64
@@ -46,9 +46,9 @@ class Case:
     samples: int = 1
     dtype: torch.dtype = torch.float32
 
-    def sizes(self, tokens: int) -> Sizes:
+    def sizes(self, tokens: int) -> AttentionSizes:
         """As one rank sees it."""
-        return Sizes(1, HEADS, self.kv_heads, tokens, WIDTH, self.dtype.itemsize)
+        return AttentionSizes(1, HEADS, self.kv_heads, tokens, WIDTH, self.dtype.itemsize)
 
     def segments(self, length: int) -> list[int]:
         """Samples whose ends are not the ranks'."""
@@ -127,10 +127,10 @@ def attention(scheme: Scheme, case: Case, tokens: int, rounds: int) -> Row:
         q, k, v = (torch.randn(shape, dtype=case.dtype, requires_grad=True) for shape in shapes)
         dist.barrier()
         before = time.perf_counter()
-        with handed_over() as forward, counted() as ours:
+        with handed_over() as forward, count_traffic() as ours:
             out = attend(q, k, v, group=dist.group.WORLD, scheme=scheme, causal=case.causal,
                          segments=case.segments(tokens * ranks))  # fmt: skip
-        with handed_over() as backward, counted() as ours_back:
+        with handed_over() as backward, count_traffic() as ours_back:
             out.sum().backward()
         seconds.append(time.perf_counter() - before)
         assert (ours.sent, ours_back.sent) == (sum(forward), sum(backward)), "our counter counts something else"

@@ -25,9 +25,9 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the checkout's own helpers, wherever this is called
 
-from nemo_vfm.cli.recipe_job import rehearsed  # noqa: E402
+from nemo_vfm.cli.recipe_job import tiny_training  # noqa: E402
 from nemo_vfm.cli.verbs.parity import add_arguments  # noqa: E402
-from nemo_vfm.parallel.plan.layout_cases import Layout, all_layouts, selection  # noqa: E402
+from nemo_vfm.parallel.plan.layout_cases import LayoutCase, all_layouts, selection  # noqa: E402
 from nemo_vfm.parallel.verify import parity  # noqa: E402
 from nemo_vfm.parallel.verify.rank_pool import Pool  # noqa: E402
 from nemo_vfm.parallel.verify.tiny_training import SAMPLES, TinyTraining  # noqa: E402
@@ -46,11 +46,11 @@ def small(recipe: str, engine: str) -> tuple[TinyTraining, torch.nn.Module]:
     """A recipe's training under one engine, and its model without memory."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    ready, model, _ = rehearsed(parser.parse_args([str(ROOT / recipe), f"engine={engine}"]))
+    ready, model, _ = tiny_training(parser.parse_args([str(ROOT / recipe), f"engine={engine}"]))
     return ready, model
 
 
-def layouts(model: torch.nn.Module, ready: TinyTraining, *, quick: bool) -> list[Layout]:
+def layouts(model: torch.nn.Module, ready: TinyTraining, *, quick: bool) -> list[LayoutCase]:
     """Those that are tried: with --quick each choice once, on two processes."""
     found = []
     for ranks in (2,) if quick else (1, 2, 4):
@@ -73,7 +73,7 @@ def on_cpu(rank: int) -> None:
     _KEPT[-1].__enter__()
 
 
-def rows(engine: str, *, quick: bool) -> Iterator[tuple[str, parity.Row]]:
+def rows(engine: str, *, quick: bool) -> Iterator[tuple[str, parity.ParityRow]]:
     """Each layout of each model, then the control."""
     with Pool(2 if quick else 4, on_cpu if engine == "megatron" else parity.quiet) as pool:
         for name, recipe in RECIPES.items():
@@ -95,7 +95,7 @@ def main() -> int:
     given = parser.parse_args()
     print(f"torch {torch.__version__}, megatron-core {version('megatron-core')}, {STEPS} steps, fp32, gloo on a CPU")
     print("| engine | model | ranks | layout | verdict | loss | gradient |\n|---|---|---|---|---|---|---|")
-    measured, bad = list[parity.Row](), 0
+    measured, bad = list[parity.ParityRow](), 0
     for engine in ("torch", "megatron"):
         for model, row in rows(engine, quick=given.quick):
             control = f" ({row.left_out})" if row.left_out else ""

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core import device
-from nemo_vfm.data.batching.packing import pack, packing
+from nemo_vfm.data.batching.packing import measure_packing, pack
 from nemo_vfm.models.dit import DiT
 
 MEDIAN, SIGMA, SHORTEST, LONGEST = 512, 1.0, 64, 4096
@@ -98,7 +98,7 @@ def planning() -> float:
         before = time.perf_counter()
         packs = pack(every, BUDGET, lookahead=LENGTHS)
         taken.append(time.perf_counter() - before)
-    full = packing(packs, BUDGET)
+    full = measure_packing(packs, BUDGET)
     print(f"  {LENGTHS:,} lengths to {full.num_packs} packs of {BUDGET:,} tokens, {full.efficiency:.2%} full")
     return min(taken)
 

@@ -14,8 +14,8 @@ from nemo_vfm.recsys.feature_table.part_writer import smallest_encodings, writer
 from nemo_vfm.sparse.deduped_group import DedupedGroup
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
-from nemo_vfm.sparse.row_deduplication import deduplicated
-from nemo_vfm.sparse.windowed_rows import windowed
+from nemo_vfm.sparse.row_deduplication import deduplicate
+from nemo_vfm.sparse.windowed_rows import to_windows
 
 ENCODED = "smallest encodings"
 PAGES = (1 << 20, 4 << 20)  # Arrow's, and one that holds most columns of a row group: smaller ones take more bytes
@@ -61,7 +61,7 @@ def unique_bytes(chunk: LogChunk, shape: LogShape) -> int:
     total, encodings = 0, dict[str, dict[str, str]]()
     for begin in range(0, len(chunk), shape.rows_per_group):
         part = chunk.rows(begin, begin + shape.rows_per_group)
-        for name, column in _unique_columns(part, deduplicated(part.features, GROUPS, clustered=True)).items():
+        for name, column in _unique_columns(part, deduplicate(part.features, GROUPS, clustered=True)).items():
             table = pa.table({name: column})
             encodings.setdefault(name, smallest_encodings(table, ZSTD))
             total += _page_bytes(table, encodings[name])
@@ -97,7 +97,7 @@ def _unique_columns(part: LogChunk, groups: dict[str, DedupedGroup]) -> dict[str
     columns |= {name: one.numpy() for name, one in {**part.dense, **part.labels}.items()}
     columns |= {name: rows.values_N.numpy() for name, rows in part.features.items() if name not in grouped}
     for name, rows in grouped.items():
-        columns[name] = (windowed(rows).buffer_K if name in HISTORIES else rows.values_N).numpy()
+        columns[name] = (to_windows(rows).buffer_K if name in HISTORIES else rows.values_N).numpy()
     return columns
 
 

@@ -21,7 +21,7 @@ from nemo_vfm.models.recommenders.history_transformer import HistoryTransformer
 from nemo_vfm.recsys.click import Click
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.log_chunk import LogChunk
-from nemo_vfm.sparse.row_deduplication import deduplicated
+from nemo_vfm.sparse.row_deduplication import deduplicate
 from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad
 from nemo_vfm.sparse.tables.row_storage import TouchedRows
 
@@ -89,7 +89,7 @@ def deduplicated_batch(chunk: LogChunk) -> FeatureBatch:
     """All samples of a chunk, in whatever order."""
     grouped = {name for names in GROUPS.values() for name in names}
     plain = {name: rows for name, rows in chunk.features.items() if name not in grouped}
-    return as_batch(chunk, plain, deduplicated(chunk.features, GROUPS))
+    return as_batch(chunk, plain, deduplicate(chunk.features, GROUPS))
 
 
 def difference(unique: Side, plain: Side) -> float:

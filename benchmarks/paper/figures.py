@@ -21,11 +21,11 @@ from paper.workloads import (
 
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.perf.gpu_specs import Published
+from nemo_vfm.perf.gpu_specs import PublishedConstants
 from nemo_vfm.perf.layout_rules import RULES
-from nemo_vfm.perf.layout_rules import Size as Sizes
-from nemo_vfm.perf.model_work import Work
-from nemo_vfm.perf.planner import Choice, Planner
+from nemo_vfm.perf.layout_rules import RuleSize as Sizes
+from nemo_vfm.perf.model_work import ModelWork
+from nemo_vfm.perf.planner import LayoutChoice, Planner
 from nemo_vfm.perf.step_time import Clock
 
 #: The paper's four workloads: model, tokens, GPUs, layout (its table 1 and NeMo's readme name degrees, not batches).
@@ -56,7 +56,7 @@ class Row:
     note: str = ""
 
 
-def step_s(of: Work, plan: ParallelPlan, **how: object) -> float:
+def step_s(of: ModelWork, plan: ParallelPlan, **how: object) -> float:
     """Seconds of a step with one sample in a microbatch."""
     return Clock(of, H100, **how).step(plan, 1, recompute=False).total  # type: ignore[arg-type]
 
@@ -86,7 +86,7 @@ def fast_dit() -> Iterator[Row]:
         yield Row(f"{size.name}, {tokens:,} tokens", published, ratio, f"{needed} GiB, {last}{theirs}; {named(best)}")
 
 
-def named(choice: Choice) -> str:
+def named(choice: LayoutChoice) -> str:
     """Its layout, and whether it recomputes."""
     return f"{choice.plan}{', recomputing' if choice.recompute else ''}"
 
@@ -101,7 +101,7 @@ def scaling() -> Iterator[Row]:
         yield Row(f"{size.name}, {tokens:,} tokens, {gpus} to {4 * gpus}", 95.0, 100 * efficiency, f"{plan}")
 
 
-def best_layouts() -> Iterator[tuple[Size, int, Choice]]:
+def best_layouts() -> Iterator[tuple[Size, int, LayoutChoice]]:
     """Figure 10: the best layout of 64 GPUs by context."""
     for size in (SEVEN, LARGE):
         for tokens, batch in CONTEXTS.items():
@@ -149,10 +149,10 @@ def inference() -> Iterator[Row]:
 
 def fp8_attention() -> Iterator[Row]:
     """5.2: a forward pass with attention at the FP8 peak, of which it reaches the share that linears do."""
-    base, gpu = Published(), H100.gpu
+    base, gpu = PublishedConstants(), H100.gpu
     assert gpu.fp8_tflops is not None
     faster = gpu.fp8_tflops / gpu.bf16_tflops * base.most_fp8 / base.most_linear
-    quick = replace(H100, kernels=Published(most_attention=base.most_attention * faster))
+    quick = replace(H100, kernels=PublishedConstants(most_attention=base.most_attention * faster))
     wide, narrow = (Clock(work(SEVEN, 56_320), machine) for machine in (H100, quick))
     alone = ParallelPlan()
     yield Row("7B, 56,320 tokens, 1 GPU", 1.28, wide.forward_s(alone, 2) / narrow.forward_s(alone, 2), "one device")

@@ -18,9 +18,9 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.gpu_specs import gpu_named
 from nemo_vfm.perf.layouts import Subject
 from nemo_vfm.perf.model_facts import ModelFacts, facts, sketch
-from nemo_vfm.perf.model_work import Work, work_of
+from nemo_vfm.perf.model_work import ModelWork, work_of
 from nemo_vfm.perf.network import Network
-from nemo_vfm.perf.planner import Answer, Planner, Question
+from nemo_vfm.perf.planner import Planner, PlanResult, Question
 from nemo_vfm.perf.step_time import Machine
 
 H100 = Machine(gpu_named("h100"), ingredient("network", "dgx_h100", Network))
@@ -62,7 +62,7 @@ def built(size: Size) -> nn.Module:
 
 
 @cache
-def work(size: Size, tokens: int) -> Work:
+def work(size: Size, tokens: int) -> ModelWork:
     """On one sample."""
     return work_of(built(size), shapes(tokens), tokens)
 
@@ -83,7 +83,7 @@ def question(size: Size, tokens: int, batch: int) -> Question:
 
 
 @cache
-def planned(size: Size, tokens: int, batch: int, gpus: int) -> Answer:
+def planned(size: Size, tokens: int, batch: int, gpus: int) -> PlanResult:
     """Every layout of so many H100."""
     return Planner(question(size, tokens, batch)).answer(gpus)
 
@@ -95,7 +95,7 @@ def layout(**degrees: int) -> ParallelPlan:
 
 
 @cache
-def llama(width: int, depth: int, heads: int, hidden: int) -> Work:
+def llama(width: int, depth: int, heads: int, hidden: int) -> ModelWork:
     """Llama 3 on sequences of 8,192."""
     with torch.device("meta"):
         model = GPT(vocab=128_256, width=width, depth=depth, heads=heads, groups=8, mlp_hidden=hidden)
@@ -103,7 +103,7 @@ def llama(width: int, depth: int, heads: int, hidden: int) -> Work:
 
 
 @cache
-def wan(frames: int, rows: int, columns: int) -> Work:
+def wan(frames: int, rows: int, columns: int) -> ModelWork:
     """Wan 2.1 14B on such latents."""
     with torch.device("meta"):
         model = Wan(in_channels=16, text_dim=4096, width=5120, depth=40, heads=40, mlp_hidden=13_824)

@@ -152,7 +152,7 @@ def prepared(request: LaunchRequest) -> Launch:
     return Launch(
         request=request, where=where, values=chosen.values, recipe=text, run_dir=run_dir, typed=typed,
         workdir=Path.cwd(), work=found, name_of_recipe=found.name, title=found.header, code=code, packages=packages(),
-        modules=modules(request.trust, root), files=(*chosen.notes, *composed.shadowing()), shares=shares,
+        modules=modules(request.trust, root), files=(*chosen.notes, *composed.shadowing_notes()), shares=shares,
         unknown=tuple(unknown), runs=runs, table=table,
         lead_s=max(map(lead_s, [run.run_dir for run in runs] or [run_dir])),
     )  # fmt: skip

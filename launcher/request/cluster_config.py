@@ -21,7 +21,7 @@ from nemo_vfm.config.compose import RESERVED
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.recipe_check import Checker
 from nemo_vfm.config.recipe_errors import Mark, Problem, Source, fail, shown_path
-from nemo_vfm.config.roots import BUILT_IN, shipped
+from nemo_vfm.config.roots import BUILT_IN, shipped_folder
 from nemo_vfm.config.tree import Map, Node, Scalar, Seq, plain, walk
 from nemo_vfm.config.yaml_source import parse
 from nemo_vfm.core.network.key_shapes import looks_like_a_key, shape
@@ -147,7 +147,7 @@ _OPTIONS = frozenset((
 
 def objections(root: Node) -> list[Problem]:
     """What in a cluster's tree needs `--trust cluster`: nothing of the command line, and nothing of our files."""
-    found, ours = [], shipped("conf").resolve()
+    found, ours = [], shipped_folder("conf").resolve()
     for path, node in walk(root):
         source = node.mark.source
         harmless = Path(source.name).resolve().is_relative_to(ours) if source.is_file else source.is_typed

@@ -57,7 +57,7 @@ def progress(folder: Path, below: Path | None = None) -> Progress:
     inner = below or folder
     last = next(last_records(inner / "metrics.jsonl"), {})
     checkpoint = None  # the newest one's step, and when it was written
-    for path in reversed(checkpoint_names.existing(inner / "checkpoints")):
+    for path in reversed(checkpoint_names.list_checkpoints(inner / "checkpoints")):
         with suppress(OSError):  # it may just have been deleted
             checkpoint = checkpoint_names.step_of(path.name), path.stat().st_mtime
             break

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from launcher.columns import counted, names_first, say
 from launcher.remote.words import add_arguments as add_ssh
 from launcher.request.request import add_arguments as add_asked
-from nemo_vfm.core.program import narrowed
+from nemo_vfm.core.program import narrow_lines
 
 if TYPE_CHECKING:
     from launcher.plan.launch import Launch
@@ -133,7 +133,7 @@ def _sizes(launch: "Launch", where: "Slurm") -> Iterator[tuple[str, ...]]:
 
 def _folded(text: str, width: int) -> Iterator[str]:
     """Lines of at most so many letters; what is indented, as a place in a file is, is folded at its caret alone."""
-    for line in narrowed(text.splitlines() or [""], max(width, 20)):
+    for line in narrow_lines(text.splitlines() or [""], max(width, 20)):
         if len(line) <= width or line.startswith(" "):
             yield line
         else:

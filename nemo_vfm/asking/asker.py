@@ -13,8 +13,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from nemo_vfm.asking.attempt import Attempts, Outcome, PendingQuestion, Retry
-from nemo_vfm.asking.budget import Budget, Cost, Price, estimated_tokens
-from nemo_vfm.asking.journal import Journal, OpenJournal, recalled
+from nemo_vfm.asking.budget import Budget, Price, TokenCost, estimated_tokens
+from nemo_vfm.asking.journal import Journal, OpenJournal, find_answer
 from nemo_vfm.asking.pace import ConcurrencyLimit, Pace, Ticket
 from nemo_vfm.asking.question import BudgetedModel, ChatModel, Failure, FreeModel, HasPlace, Question, Reply, answer_key
 from nemo_vfm.core import progress
@@ -47,14 +47,16 @@ class Lane:
             return heapq.heappop(self.later)[2]
         return self.fresh.popleft() if self.fresh else None
 
-    def cost(self, asked: PendingQuestion) -> Cost:
+    def cost(self, asked: PendingQuestion) -> TokenCost:
         """What an attempt may come to."""
         if not isinstance(self._chat, BudgetedModel):
-            return Cost()
+            return TokenCost()
         try:
-            return self.price.cost(estimated_tokens(asked.question.built()), self._chat.longest_answer_tokens())
+            return self.price.cost(
+                estimated_tokens(asked.question.build_messages()), self._chat.longest_answer_tokens()
+            )
         except NemoVfmError:
-            return Cost()  # the attempt will meet the same error, and report it
+            return TokenCost()  # the attempt will meet the same error, and report it
 
     def sends_in_s(self, now_s: float) -> float:
         """After how long something may be sent without an outcome before; infinite where only an outcome helps."""
@@ -192,9 +194,9 @@ class Dispatch:
                 return
             lane = self._lanes[question.model]
             key = answer_key(lane.identity, question)
-            said = None if self._journal is None else recalled(self._journal, key)
+            said = None if self._journal is None else find_answer(self._journal, key)
             if said is not None:
-                self._budget.settle(Cost(), lane.price.cost(said.tokens_in, said.tokens_out))
+                self._budget.settle(TokenCost(), lane.price.cost(said.tokens_in, said.tokens_out))
                 yield Reply(question, said, key, recalled=True)
             elif key in self._same:
                 self._same[key].append(question)
@@ -204,7 +206,7 @@ class Dispatch:
 
     def _send(self, lane: Lane, asked: PendingQuestion) -> bool:
         """Start an attempt; put it back, and say no, where the budget or the pace has no room."""
-        asked.cost = lane.cost(asked) if self._budget.limits else Cost()
+        asked.cost = lane.cost(asked) if self._budget.limits else TokenCost()
         if not self._budget.reserve(asked.cost):
             if not any(one.in_flight for one in self._lanes.values()):
                 raise self._budget.stop(asked.cost)

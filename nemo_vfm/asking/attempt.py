@@ -3,8 +3,8 @@
 import time
 from dataclasses import asdict, dataclass, field
 
-from nemo_vfm.asking.budget import Budget, Cost, Price
-from nemo_vfm.asking.journal import OpenJournal, concealed
+from nemo_vfm.asking.budget import Budget, Price, TokenCost
+from nemo_vfm.asking.journal import OpenJournal, without_secrets
 from nemo_vfm.asking.pace import ConcurrencyLimit, Ticket
 from nemo_vfm.asking.question import ChatModel, Failure, HasPlace, Question, Reply
 from nemo_vfm.core import progress
@@ -27,7 +27,7 @@ class PendingQuestion:
     key: str  #: what its answer is kept under
     faults: int = 0  #: attempts that failed so far
     due_s: float = 0.0  #: when it may be tried again
-    cost: Cost = field(default_factory=Cost)  #: what is reserved for the present attempt
+    cost: TokenCost = field(default_factory=TokenCost)  #: what is reserved for the present attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Attempts:
     def make(self, asked: PendingQuestion, ticket: Ticket) -> Outcome:
         """How it went; what concerns all questions comes back as the exception to raise."""
         try:
-            messages = asked.question.built()
+            messages = asked.question.build_messages()
         except NemoVfmError as error:
             return self._over(asked, ticket, error)
         try:
@@ -78,9 +78,9 @@ class Attempts:
             return self._fault(asked, ticket, error)
         except BaseException as error:
             return self._over(asked, ticket, error)
-        return self._said(asked, ticket, said)
+        return self._record_answer(asked, ticket, said)
 
-    def _said(self, asked: PendingQuestion, ticket: Ticket, said: Said) -> Outcome:
+    def _record_answer(self, asked: PendingQuestion, ticket: Ticket, said: Said) -> Outcome:
         if said.ending != "blocked" and not said.text.strip():
             return self._fault(asked, ticket, EndpointFault("the model returned nothing"))
         self._limit.answered(ticket, time.monotonic())
@@ -88,7 +88,7 @@ class Attempts:
         self._budget.settle(asked.cost, self._price.cost(said.tokens_in, said.tokens_out))
         if said.ending == "blocked":
             return Failure(asked.question, "the model declined", asked.key, blocked=True)
-        known = concealed(said)
+        known = without_secrets(said)
         try:
             if self._journal is not None:
                 self._journal.put(asked.key, asdict(known))
@@ -100,7 +100,7 @@ class Attempts:
         timed_out = isinstance(error, EndpointTimeout)
         self._limit.timed_out(ticket) if timed_out else self._limit.failed(ticket)
         # A time-out may well have been paid for: nobody says so.
-        self._budget.settle(asked.cost, Cost()) if timed_out else self._budget.release(asked.cost)
+        self._budget.settle(asked.cost, TokenCost()) if timed_out else self._budget.release(asked.cost)
         asked.faults += 1
         progress.set_wait_reason(conceal(str(error)))
         if asked.faults >= self._tries:

@@ -7,15 +7,15 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from nemo_vfm.asking.budget import Budget, Cost, Price, estimated_tokens
-from nemo_vfm.asking.journal import Journal, concealed, recalled
+from nemo_vfm.asking.budget import Budget, Price, TokenCost, estimated_tokens
+from nemo_vfm.asking.journal import Journal, find_answer, without_secrets
 from nemo_vfm.asking.question import Failure, Question, Reply, answer_key
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.network.chat import Chat, Said, said_in
 from nemo_vfm.core.network.endpoint import EndpointError
 from nemo_vfm.core.network.http_connection import one_line
-from nemo_vfm.core.storage.files import opened, write_bytes
+from nemo_vfm.core.storage.files import open_regular, write_bytes
 from nemo_vfm.core.types.json_value import Json
 
 _LONGEST_KEY = 64  # of a custom_id
@@ -48,7 +48,7 @@ def _groups(lines: Iterable[bytes], most: int, most_bytes: int) -> Iterator[list
 
 def _entries(file: Path) -> Iterator[tuple[str, Json]]:
     """(key, entry) of each line; an empty key where it is none of ours."""
-    with opened(file) as data:
+    with open_regular(file) as data:
         for line in data:
             entry: Json = None
             with suppress(ValueError, RecursionError):
@@ -127,14 +127,14 @@ class BatchAsker:
                     failed[key] = result
                 elif result.ending == "blocked":
                     failed[key] = "the model declined"
-                elif recalled(journal, key) is None:
-                    journal.put(key, asdict(concealed(result)))
+                elif find_answer(journal, key) is None:
+                    journal.put(key, asdict(without_secrets(result)))
             waiting: dict[str, list[Question]] = {}
             identity = self.chat.identity()
             for question in questions:
                 key = answer_key(identity, question)
-                if (said := recalled(journal, key)) is not None:
-                    self.budget.settle(Cost(), self._price.cost(said.tokens_in, said.tokens_out))
+                if (said := find_answer(journal, key)) is not None:
+                    self.budget.settle(TokenCost(), self._price.cost(said.tokens_in, said.tokens_out))
                     yield Reply(question, said, key, recalled=True)
                 elif key in failed:
                     yield Failure(question, failed[key], key, blocked=failed[key] == "the model declined")
@@ -152,7 +152,7 @@ class BatchAsker:
             try:
                 if len(key) > _LONGEST_KEY:
                     raise ValueError(f"the key {key!r} is longer than the {_LONGEST_KEY} characters of a custom_id")
-                body = self.chat.endpoint.encoded(self.chat.request(waiting[key][0].built()))
+                body = self.chat.endpoint.encode(self.chat.request(waiting[key][0].build_messages()))
                 cost = self._cost(waiting[key][0])
             except NemoVfmError as error:
                 yield from (Failure(question, str(error), key) for question in waiting[key])
@@ -176,7 +176,7 @@ class BatchAsker:
                 f"files as a batch, put its results into {self.folder / 'results'}, and run again"
             )
 
-    def _cost(self, question: Question) -> Cost:
+    def _cost(self, question: Question) -> TokenCost:
         if not self.budget.limits:
-            return Cost()
-        return self._price.cost(estimated_tokens(question.built()), self.chat.longest_answer_tokens())
+            return TokenCost()
+        return self._price.cost(estimated_tokens(question.build_messages()), self.chat.longest_answer_tokens())

@@ -17,18 +17,18 @@ class BudgetSpent(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class TokenCost:
     """What questions and answers come to."""
 
     tokens_in: int = 0  #: of questions
     tokens_out: int = 0  #: of answers
     money: float = 0.0  #: in the currency of the prices
 
-    def __add__(self, other: "Cost") -> "Cost":
-        return Cost(self.tokens_in + other.tokens_in, self.tokens_out + other.tokens_out, self.money + other.money)
+    def __add__(self, other: "TokenCost") -> "TokenCost":
+        return TokenCost(self.tokens_in + other.tokens_in, self.tokens_out + other.tokens_out, self.money + other.money)
 
-    def __sub__(self, other: "Cost") -> "Cost":
-        return Cost(self.tokens_in - other.tokens_in, self.tokens_out - other.tokens_out, self.money - other.money)
+    def __sub__(self, other: "TokenCost") -> "TokenCost":
+        return TokenCost(self.tokens_in - other.tokens_in, self.tokens_out - other.tokens_out, self.money - other.money)
 
     @property
     def tokens(self) -> int:
@@ -49,9 +49,9 @@ class Price:
             raise ValueError(f"million_in {million_in} and million_out {million_out} must be at least 0")
         self.million_in, self.million_out = million_in, million_out
 
-    def cost(self, tokens_in: int, tokens_out: int) -> Cost:
+    def cost(self, tokens_in: int, tokens_out: int) -> TokenCost:
         """(tokens_in million_in + tokens_out million_out) / 10^6, with the tokens."""
-        return Cost(tokens_in, tokens_out, (tokens_in * self.million_in + tokens_out * self.million_out) / 1e6)
+        return TokenCost(tokens_in, tokens_out, (tokens_in * self.million_in + tokens_out * self.million_out) / 1e6)
 
 
 class Budget:
@@ -71,7 +71,7 @@ class Budget:
         if any(value is not None and value < 0 for value in (tokens, money)):
             raise ValueError(f"tokens {tokens} and money {money} must be at least 0")
         self.tokens, self.money, self.prices = tokens, money, dict(prices or {})
-        self.spent, self._reserved, self._lock = Cost(), Cost(), threading.Lock()
+        self.spent, self._reserved, self._lock = TokenCost(), TokenCost(), threading.Lock()
 
     @property
     def limits(self) -> bool:
@@ -91,7 +91,7 @@ class Budget:
                              "allowed")  # fmt: skip
         return self.prices.get(model, _FREE)
 
-    def reserve(self, cost: Cost) -> bool:
+    def reserve(self, cost: TokenCost) -> bool:
         """Set it aside; False, and nothing is, where spent, reserved and this would be too much."""
         with self._lock:
             spent = self.spent + self._reserved + cost
@@ -103,18 +103,18 @@ class Budget:
             self._reserved += cost
             return True
 
-    def settle(self, reserved: Cost, actual: Cost) -> None:
+    def settle(self, reserved: TokenCost, actual: TokenCost) -> None:
         """Replace a reservation by what it came to; a service that counts nothing is taken to have used it all."""
         with self._lock:
             self._reserved -= reserved
             self.spent += actual if actual.tokens else reserved
 
-    def release(self, reserved: Cost) -> None:
+    def release(self, reserved: TokenCost) -> None:
         """Give a reservation back: the question was not answered, and cost nothing."""
         with self._lock:
             self._reserved -= reserved
 
-    def stop(self, next_one: Cost) -> BudgetSpent:
+    def stop(self, next_one: TokenCost) -> BudgetSpent:
         """The error that says what was spent, and what to do."""
         money = "" if self.money is None else f", {self.spent.money:.4g} of {self.money:g} in money"
         tokens = "" if self.tokens is None else f" of {self.tokens:,}"

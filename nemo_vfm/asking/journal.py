@@ -200,13 +200,13 @@ def file_lock(path: Path) -> Iterator[None]:
         yield
 
 
-def concealed(said: Said) -> Said:
+def without_secrets(said: Said) -> Said:
     """An answer without secrets, which a model may repeat."""
     return replace(said, text=conceal(said.text), model=conceal(said.model), revision=conceal(said.revision),
                    thought=conceal(said.thought))  # fmt: skip
 
 
-def recalled(journal: OpenJournal, key: str) -> Said | None:
+def find_answer(journal: OpenJournal, key: str) -> Said | None:
     """What was said under this key; None where nothing was, or nothing that is an answer."""
     entry: Json = journal.get(key)
     match entry:

@@ -164,7 +164,7 @@ class ConcurrencyLimit:
     def answered(self, ticket: Ticket, now_s: float) -> None:
         """Count an answer."""
         with self._lock:
-            self._taken()
+            self._release()
             self._fruitless_cuts, self._time_outs = 0, max(0, self._time_outs - 1)
             if self._ceiling is None:
                 if ticket.full:
@@ -185,12 +185,12 @@ class ConcurrencyLimit:
     def failed(self, ticket: Ticket) -> None:
         """Count a request that was taken and failed, as by a 500: it says nothing of the limit."""
         with self._lock:
-            self._taken()
+            self._release()
 
     def timed_out(self, ticket: Ticket) -> None:
         """Count a time-out. Where most requests end so, the service may queue them for too long: halve the limit."""
         with self._lock:
-            self._taken()
+            self._release()
             self._time_outs += 1
             if self._time_outs > max(8, self.limit // 2):
                 self._time_outs = 0
@@ -230,7 +230,7 @@ class ConcurrencyLimit:
         with self._lock:
             return 0.0 if self._refused_since_s is None else now_s - self._refused_since_s
 
-    def _taken(self) -> None:
+    def _release(self) -> None:
         self.in_flight -= 1
         self._refused_since_s = None
         self.was_reached = True

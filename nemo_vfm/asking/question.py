@@ -81,7 +81,7 @@ class Question:
         if callable(self.messages) and not self.key:
             raise ValueError("messages that are created later cannot be hashed now: give the question a key")
 
-    def built(self) -> Messages:
+    def build_messages(self) -> Messages:
         """The messages."""
         return self.messages() if callable(self.messages) else self.messages
 
@@ -115,5 +115,5 @@ def answer_key(identity: Json, question: Question) -> str:
     """
     if question.key:
         return question.key
-    asked = [identity, question.built(), question.sample, question.template]
+    asked = [identity, question.build_messages(), question.sample, question.template]
     return sha256_text(json.dumps(asked, sort_keys=True, allow_nan=False))

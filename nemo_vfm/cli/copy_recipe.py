@@ -14,7 +14,7 @@ from typing import Literal
 from nemo_vfm.config import Mark, Roots, Source, compose
 from nemo_vfm.config.emit import with_places
 from nemo_vfm.config.recipe_errors import shown_path
-from nemo_vfm.config.roots import recipe_name, shipped
+from nemo_vfm.config.roots import recipe_name, shipped_folder
 from nemo_vfm.config.tree import Map, Scalar, Seq, find, walk
 from nemo_vfm.config.yaml_source import read
 from nemo_vfm.core.errors import UserError
@@ -26,7 +26,7 @@ _COMMAND = re.compile(r"(nemo-vfm \w+ )(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class IngredientUse:
     """An ingredient that a recipe takes."""
 
     slot: str  #: the folder below `conf/`
@@ -76,13 +76,13 @@ def flat_text(file: Path, dest: Path, roots: Roots, conf_dirs: Sequence[Path]) -
     given = [key for key, node in composed.root.items.items() if not node.mark.source.is_file]
     body = with_places(composed.root.without(*given))
     for kind in _KINDS:  # an origin that every machine knows, rather than where this one keeps our files
-        body = body.replace(f"  # {shown_path(str(shipped(kind)))}/", f"  # {kind}/")
+        body = body.replace(f"  # {shown_path(str(shipped_folder(kind)))}/", f"  # {kind}/")
     lines = read_bytes(file).decode().splitlines(keepends=True)
     length = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
     return _own_command("".join(lines[:length]), file, dest, roots) + body
 
 
-def ingredients(file: Path, roots: Roots) -> list[Use]:
+def ingredients(file: Path, roots: Roots) -> list[IngredientUse]:
     """Every ingredient that a recipe and the recipes in it take, each once."""
     return list({use.file.resolve(): use for use in _uses(file, roots, ())}.values())
 
@@ -133,7 +133,7 @@ def _includes(own: Map) -> list[Scalar]:
     return [node for node in scalars if isinstance(node.value, str) and node.value.startswith(_INCLUDE)]
 
 
-def _uses(file: Path, roots: Roots, chain: tuple[Path, ...]) -> Iterator[Use]:
+def _uses(file: Path, roots: Roots, chain: tuple[Path, ...]) -> Iterator[IngredientUse]:
     if file.resolve() in chain:  # `check` says what is wrong with it
         return
     own, chain = read(file), (*chain, file.resolve())
@@ -144,5 +144,5 @@ def _uses(file: Path, roots: Roots, chain: tuple[Path, ...]) -> Iterator[Use]:
     for slot, choice in ((slot, choice) for pair in pairs for slot, choice in pair.items.items()):
         if isinstance(choice, Scalar) and isinstance(choice.value, str) and not choice.value.startswith(_INCLUDE):
             ingredient = roots.require_ingredient(slot, choice.value, choice.mark)
-            yield Use(slot.rpartition(".")[2], choice.value, ingredient)
+            yield IngredientUse(slot.rpartition(".")[2], choice.value, ingredient)
             yield from _uses(ingredient, roots, chain)

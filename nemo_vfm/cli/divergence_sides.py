@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nemo_vfm.cli.recipe_job import rehearsed
+from nemo_vfm.cli.recipe_job import tiny_training
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -29,7 +29,7 @@ class SideRequest:
     plan: ParallelPlan  #: on which ranks
 
     def __str__(self) -> str:
-        compute = str(self.ready.precision.resolved()[0]).removeprefix("torch.")
+        compute = str(self.ready.precision.resolve()[0]).removeprefix("torch.")
         how = self.plan.schedule or self.plan.attention if self.plan.pipeline * self.plan.context > 1 else ""
         fp8 = f" with FP8 ({spec.recipe})" if (spec := self.ready.precision.fp8) else ""
         return f"{self.words}: {self.plan}{f' ({how})' if how else ''}, {compute}{fp8}"
@@ -51,17 +51,17 @@ def parse_request(arguments: argparse.Namespace) -> DivergenceRequest:
     changes = [word for word in arguments.recipes if word not in recipes]
     if not 1 <= len(recipes) <= 2:
         raise UserError(f"one recipe or two can be compared, got {len(recipes)}: {', '.join(recipes)}")
-    a, heads = _wanted(arguments, recipes[0], [*changes, *arguments.a])
-    b, _ = _wanted(arguments, recipes[-1], [*changes, *arguments.b])
+    a, heads = _side_request(arguments, recipes[0], [*changes, *arguments.a])
+    b, _ = _side_request(arguments, recipes[-1], [*changes, *arguments.b])
     if a.ready.shapes != b.ready.shapes:
         raise UserError(f"the sides take samples of different shapes, {a.ready.shapes} and {b.ready.shapes}")
     tolerance = max(_TOLERANCE[one.ready.precision.narrowest()] for one in (a, b))
     return DivergenceRequest(a, b, heads, arguments.tolerance or tolerance)
 
 
-def _wanted(arguments: argparse.Namespace, recipe: str, changes: Sequence[str]) -> tuple[SideRequest, int]:
+def _side_request(arguments: argparse.Namespace, recipe: str, changes: Sequence[str]) -> tuple[SideRequest, int]:
     mine = argparse.Namespace(**{**vars(arguments), "recipe": recipe, "overrides": [*changes]})
-    ready, model, job = rehearsed(mine)
+    ready, model, job = tiny_training(mine)
     plan = job.parallel
     if plan.world > SAMPLES or SAMPLES % (plan.data * plan.microbatches):
         raise UserError(

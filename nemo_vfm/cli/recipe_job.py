@@ -40,14 +40,14 @@ def stand_in_job(
         return None, list(error.problems)
 
 
-def rehearsed(
+def tiny_training(
     arguments: argparse.Namespace, overlays: Sequence[str] = OVERLAYS
 ) -> "tuple[TinyTraining, nn.Module, Train]":
     """The recipe's training made ready, its model without memory, and the job."""
     from nemo_vfm.parallel.verify.tiny_training import rehearsal_of
 
     small = argparse.Namespace(**{**vars(arguments), "overlay": [*overlays, *arguments.overlay]})
-    _, job = _training(_built(small)[0], arguments.recipe)
+    _, job = _find_training(_build_job(small)[0], arguments.recipe)
     try:
         ready, model = rehearsal_of(
             job.model, job.task, job.optimizer, seed=0, engine=job.engine, fp8=job.precision.fp8
@@ -64,12 +64,12 @@ def built_training(arguments: argparse.Namespace) -> "tuple[Train, str, Composed
 
     The place is that of a step in a workflow, as `steps.train.`; empty where the training is the recipe.
     """
-    job, composed = _built(arguments)
-    steps, found = _training(job, arguments.recipe)
+    job, composed = _build_job(arguments)
+    steps, found = _find_training(job, arguments.recipe)
     return found, "".join(f"steps.{name}." for name in steps), composed
 
 
-def _built(arguments: argparse.Namespace) -> "tuple[Job, Composed]":
+def _build_job(arguments: argparse.Namespace) -> "tuple[Job, Composed]":
     """The job, and the recipe. To compose a recipe takes a second: it is done again only where it must be."""
     trust, composed = trust_list(arguments.trust), composed_recipe(arguments)
     allowed = permissions(arguments.allow_host, composed.path)
@@ -82,7 +82,7 @@ def _built(arguments: argparse.Namespace) -> "tuple[Job, Composed]":
     return job, composed
 
 
-def _training(job: "Job", name: str) -> "tuple[tuple[str, ...], Train]":
+def _find_training(job: "Job", name: str) -> "tuple[tuple[str, ...], Train]":
     """The only one, after the names of the steps that it is in."""
     from nemo_vfm.train.job import Train
     from nemo_vfm.workflow import jobs_in

@@ -16,7 +16,7 @@ from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.locate import DEFAULT_TRUST, trust_list
 from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError, Source
 from nemo_vfm.config.recipe_paths import NamedPath, is_free, named_paths
-from nemo_vfm.config.recipients import Listed, listed, not_allowed, withheld
+from nemo_vfm.config.recipients import RecipientEntry, list_recipients, not_allowed, withheld
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.config.tree import Map, plain
 from nemo_vfm.config.yaml_source import parse, read
@@ -25,9 +25,28 @@ from nemo_vfm.core.optional import Need
 from nemo_vfm.core.recipe_keys import with_new_keys
 
 __all__ = [
-    "DEFAULT_TRUST", "BoundFactory", "Composed", "Listed", "Mark", "NamedPath", "Problem", "RecipeError", "Roots",
-    "Source", "build", "build_part", "check", "compose", "factories", "ingredient", "needs", "paths", "read_values",
-    "recipients", "trust_list", "writes_outside",
+    "DEFAULT_TRUST",
+    "BoundFactory",
+    "Composed",
+    "Mark",
+    "NamedPath",
+    "Problem",
+    "RecipeError",
+    "RecipientEntry",
+    "Roots",
+    "Source",
+    "build",
+    "build_part",
+    "check",
+    "compose",
+    "factories",
+    "ingredient",
+    "needs",
+    "paths",
+    "read_values",
+    "recipients",
+    "trust_list",
+    "writes_outside",
 ]  # fmt: skip
 
 
@@ -90,11 +109,11 @@ def needs(
 
 def recipients(
     composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
-) -> list[Listed]:
+) -> list[RecipientEntry]:
     """Everybody who would get something from a run, as far as the recipe is right, and what is read from the
     environment."""
     _, part, tree = _examine(composed, trust, permissions)
-    return listed(part, tree, permissions)
+    return list_recipients(part, tree, permissions)
 
 
 def paths(

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from nemo_vfm.config.locate import Target
 from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError
 from nemo_vfm.config.tree import Map, Scalar, join, written
-from nemo_vfm.core.optional import IDLE_PARTS, Need, needed
+from nemo_vfm.core.optional import IDLE_PARTS, Need, needed_packages
 from nemo_vfm.core.storage.uri import BACKENDS, Address
 from nemo_vfm.core.types.component import PartRefused
 
@@ -156,7 +156,7 @@ def needs(part: Part, path: str = "") -> Iterator[tuple[str, Need]]:
         return
     if isinstance(part, Call):
         given = {name: below.value for name, below in part.arguments.items() if isinstance(below, Value)}
-        yield from ((path, need) for need in needed(part.target, given))
+        yield from ((path, need) for need in needed_packages(part.target, given))
     idle = isinstance(part, Call) and getattr(part.target, IDLE_PARTS, False)
     for name, below in _below(part):
         yield from ((at, need) for at, need in needs(below, join(path, name)) if not (idle and need.gpu))
@@ -195,12 +195,12 @@ def _call(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], builder: _
 
 
 def _refusal(call: Call, text: str, address: Sequence[str] = ()) -> RecipeError:
-    address = address or _named(call, text)
+    address = address or _argument_named(call, text)
     mark = written(call.node, call.mark, address)
-    return RecipeError([Problem(join(call.path, *address), mark, masked(text[:_LONGEST], call.secrets))])
+    return RecipeError([Problem(join(call.path, *address), mark, mask_secrets(text[:_LONGEST], call.secrets))])
 
 
-def _named(call: Call, text: str) -> tuple[str, ...]:
+def _argument_named(call: Call, text: str) -> tuple[str, ...]:
     """The argument that a constructor's message speaks of: what the user typed, else what is named first, else the
     only one that has the value in the message."""
     given = () if call.node is None else [name for name in call.node.items if name in call.arguments]
@@ -219,7 +219,7 @@ def _named(call: Call, text: str) -> tuple[str, ...]:
     return () if chosen is None else (chosen,)
 
 
-def masked(text: str, secrets: Sequence[str]) -> str:
+def mask_secrets(text: str, secrets: Sequence[str]) -> str:
     """The text without secrets, also where it shows only a part of one: any run of six characters is hidden."""
     for secret in secrets:
         if len(secret) > 3:  # hiding every "1" would make the message unreadable, and hides nothing

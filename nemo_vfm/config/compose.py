@@ -66,12 +66,12 @@ class Composed:
     @property
     def run_dir(self) -> Path:
         """The run folder that the recipe asks for; only the command line may lead out of the working directory."""
-        return run_dir_of(self._reserved("run_dir", str, "a path"), self.path)
+        return run_dir_of(self._reserved_key("run_dir", str, "a path"), self.path)
 
     @property
     def seed(self) -> int:
         """The root of all randomness."""
-        value = self._reserved("seed", int, "a whole number").value
+        value = self._reserved_key("seed", int, "a whole number").value
         assert isinstance(value, int)
         if not 0 <= value < MAX_SEED:
             raise fail(f"seed must be at least 0 and below 2^63, got {value}", self.root.items["seed"].mark, "seed")
@@ -94,19 +94,21 @@ class Composed:
     def typed_words(self) -> list[str]:
         """What the user typed, as changes of what `to_yaml` writes: read from there, all of it is the recipe's."""
         tree, _ = resolve(self.root, keep_env=True, keep=frozenset({"run_dir"}))
-        return [f"{path}={flow(node)}" for path, node in _typed(tree, "")]
+        return [f"{path}={flow(node)}" for path, node in _user_parts(tree, "")]
 
     def show(self, width: int | None = None) -> str:
         """The composed recipe with the place of every value; `width` is the terminal's, in columns."""
         return with_places(resolve(self.root, keep_env=True)[0], width)
 
-    def shadowing(self) -> list[str]:
+    def shadowing_notes(self) -> list[str]:
         """A sentence for each file of the user's that stands in the place of one of ours."""
         sources = {node.mark.source for _, node in walk(self.root) if node.mark.source.is_file}
         files = sorted({self.path, *(Path(source.name) for source in sources if source.name)})
-        return [f"{shown_path(str(file))} replaces the built-in file" for file in files if self.roots.replaced(file)]
+        return [
+            f"{shown_path(str(file))} replaces the built-in file" for file in files if self.roots.find_shadowed(file)
+        ]
 
-    def _reserved(self, key: str, kind: type, words: str) -> Scalar:
+    def _reserved_key(self, key: str, kind: type, words: str) -> Scalar:
         node = resolve_at(self.root, key)
         if isinstance(node, Scalar) and node.value == MISSING:  # no folder of this name
             raise fail(f"you must set this: {key}=VALUE ({words})", node.mark, key)
@@ -115,7 +117,7 @@ class Composed:
         return node
 
 
-def _typed(node: Node, path: str) -> Iterator[tuple[str, Node]]:
+def _user_parts(node: Node, path: str) -> Iterator[tuple[str, Node]]:
     """The largest parts of a resolved tree that are the user's as a whole; a list can only be set as one."""
     values = [below.is_typed for _, below in walk(node) if isinstance(below, Scalar)]
     if values and all(values):
@@ -123,7 +125,7 @@ def _typed(node: Node, path: str) -> Iterator[tuple[str, Node]]:
     elif isinstance(node, Map):
         for key, below in node.items.items():
             if is_address(key) and "." not in key:
-                yield from _typed(below, join(path, key))
+                yield from _user_parts(below, join(path, key))
 
 
 def compose(

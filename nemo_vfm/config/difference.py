@@ -25,7 +25,7 @@ def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, t
     old, new = dict(_flat(there)), dict(_flat(now))
     keys = [key for key in {**old, **new} if key != ("run_dir",)]
     pairs = {key: (old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in keys}
-    return {address(key): _shown(*pair) for key, pair in pairs.items() if not _same(*pair)}
+    return {address(key): _value_texts(*pair) for key, pair in pairs.items() if not _same(*pair)}
 
 
 def address(path: Path) -> str:
@@ -91,7 +91,7 @@ def _same(old: Any, new: Any) -> bool:
     return bool(old == new)
 
 
-def _shown(old: Any, new: Any) -> tuple[str, str]:
+def _value_texts(old: Any, new: Any) -> tuple[str, str]:
     """As texts; where these are equal (1 and "1"), or look like ours for absence, with quotation marks."""
     texts = tuple(_text(value, quoted=False) for value in (old, new))
     if texts[0] == texts[1] or any(isinstance(value, str) and value in (_NOTHING, "null") for value in (old, new)):

@@ -152,17 +152,17 @@ def _is_type(hint: Any) -> bool:
 
 def bare(hint: Any) -> Any:
     """The annotation that `Annotated`, `NewType` and named aliases stand for."""
-    return _peeled(hint)[0]
+    return _unwrap(hint)[0]
 
 
 def notes(hint: Any) -> tuple[Any, ...]:
     """What `Annotated` says besides the type, such as limits."""
-    return _peeled(hint)[1]
+    return _unwrap(hint)[1]
 
 
 def says(hint: Any, kind: type) -> bool:
     """Whether `Annotated` says something of this kind, here or of a part such as the `X` of `X | None`."""
-    inner, found = _peeled(hint)
+    inner, found = _unwrap(hint)
     return any(isinstance(one, kind) for one in found) or any(says(part, kind) for part in get_args(inner))
 
 
@@ -171,7 +171,7 @@ def options(hint: Any) -> tuple[Any, ...]:
     return tuple(Annotated[(option, *notes(hint))] if notes(hint) else option for option in get_args(bare(hint)))
 
 
-def _peeled(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+def _unwrap(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     metadata: tuple[Any, ...] = ()
     while True:
         if hasattr(hint, "__metadata__"):

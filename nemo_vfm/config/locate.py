@@ -75,7 +75,7 @@ def locate(name: str, trust: Sequence[str]) -> Target:
         raise NotLocated(f"{name!r} is not the dotted name of a class{hint}")
     if word := _missing_word(name, trust):
         raise NotLocated(f"{name} runs code that its input files name; if you trust them, add --trust {word}")
-    if not _covered(name, trust):
+    if not _is_trusted(name, trust):
         package, advice = name.split(".")[0], "the standard library has no components"
         if package not in sys.stdlib_module_names:
             advice = f"if you trust its code, add --trust {package}"
@@ -102,7 +102,7 @@ def _missing_word(name: str, trust: Sequence[str]) -> str | None:
 def is_trusted(kind: type, trust: Sequence[str]) -> bool:
     """Whether a class may be made without being named: the one that its slot is annotated with."""
     home = f"{kind.__module__}.{kind.__qualname__}"
-    return _covered(home, trust) and _missing_word(home, trust) is None and not _acts(kind)
+    return _is_trusted(home, trust) and _missing_word(home, trust) is None and not _acts(kind)
 
 
 def is_ours(target: Target) -> bool:
@@ -112,7 +112,7 @@ def is_ours(target: Target) -> bool:
 
 def is_users(target: Target, name: str, trust: Sequence[str]) -> bool:
     """Whether a name is used because of the user's own `--trust`, and is not ours: then its code runs anyway."""
-    return not is_ours(target) and _covered(name, [entry for entry in trust if entry not in DEFAULT_TRUST])
+    return not is_ours(target) and _is_trusted(name, [entry for entry in trust if entry not in DEFAULT_TRUST])
 
 
 def _class_method(owner_name: str, name: str, trust: Sequence[str]) -> Target | None:
@@ -127,7 +127,7 @@ def _class_method(owner_name: str, name: str, trust: Sequence[str]) -> Target | 
     return found
 
 
-def _covered(name: str, trust: Sequence[str]) -> bool:
+def _is_trusted(name: str, trust: Sequence[str]) -> bool:
     return any(name.startswith(entry) if entry.endswith(".") else name == entry for entry in trust)
 
 

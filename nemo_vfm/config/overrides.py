@@ -103,17 +103,17 @@ def _value(text: str, mark: Mark) -> Node:
     if len(text) > MAX_BYTES or UNSEEN.search(text):
         raise fail("this value is too long or contains invisible characters", mark)
     if text[:1] in ("[", "{", '"', "'"):
-        return _moved(parse(text, mark.source.name, is_file=False), mark)
+        return _with_mark(parse(text, mark.source.name, is_file=False), mark)
     return Scalar(plain_value(text, mark), mark)
 
 
-def _moved(node: Node, mark: Mark) -> Node:
+def _with_mark(node: Node, mark: Mark) -> Node:
     """The same tree with every place set to the word on the command line: its columns would count from the `=`."""
     if isinstance(node, Map):
-        return Map({k: _moved(v, mark) for k, v in node.items.items()}, mark, dict.fromkeys(node.items, mark))
+        return Map({k: _with_mark(v, mark) for k, v in node.items.items()}, mark, dict.fromkeys(node.items, mark))
     if isinstance(node, Scalar):
         return replace(node, mark=mark)
-    return type(node)(tuple(_moved(item, mark) for item in node.items), mark)
+    return type(node)(tuple(_with_mark(item, mark) for item in node.items), mark)
 
 
 def _refuse_dead_end(root: Map, change: Override) -> None:
@@ -147,7 +147,7 @@ def _refuse_no_change(present: Node | None, value: Node | None, path: str) -> No
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class OverlayRule:
     """What a file says."""
 
     wanted: str  #: the class that it is for
@@ -164,9 +164,9 @@ class Rule:
                                                     for one, value in found)  # fmt: skip
 
 
-def apply_overlays(root: Map, names: Sequence[str], roots: Roots) -> tuple[Map, list[Rule]]:
+def apply_overlays(root: Map, names: Sequence[str], roots: Roots) -> tuple[Map, list[OverlayRule]]:
     """The tree with the overlays laid over it, in the order given, and their rules."""
-    rules: list[Rule] = []
+    rules: list[OverlayRule] = []
     for name in names:
         mark = Mark(Source(f"--overlay {name}", (), is_file=False))
         for file in roots.overlay(name, mark):
@@ -177,7 +177,7 @@ def apply_overlays(root: Map, names: Sequence[str], roots: Roots) -> tuple[Map, 
     return root, rules
 
 
-def makers(root: Map, rules: Sequence[Rule]) -> dict[str, str]:
+def makers(root: Map, rules: Sequence[OverlayRule]) -> dict[str, str]:
     """What helps with a value that a recipe leaves to the user, by the value's address.
 
     Of several rules the first counts, and one for the value itself before those for what refers to it.
@@ -187,7 +187,7 @@ def makers(root: Map, rules: Sequence[Rule]) -> dict[str, str]:
     for rule, (path, node) in product(rules, list(walk(root))):
         for argument, (command, value) in rule.made.items() if isinstance(node, Map) and rule.fits(node) else ():
             own = join(path, argument)
-            address = _referred(root, own)
+            address = _follow_references(root, own)
             left = find(root, address)
             if isinstance(left, Scalar) and left.value == MISSING:
                 how = f"`{command}` creates some; then" if command else "to try it out,"
@@ -195,7 +195,7 @@ def makers(root: Map, rules: Sequence[Rule]) -> dict[str, str]:
     return referred | found
 
 
-def _referred(root: Map, address: str) -> str:
+def _follow_references(root: Map, address: str) -> str:
     """Where the value stands to which a chain of references leads, such as `path: ${input}` to `input`."""
     seen = {""}
     while address not in seen:
@@ -206,7 +206,7 @@ def _referred(root: Map, address: str) -> str:
     return address
 
 
-def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> Rule:
+def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> OverlayRule:
     rule = read_foreign(file, mark, ("for",)) if is_foreign else read(file)
     for key in rule.items:
         if key not in ("for", "missing", "where", "set", "made"):
@@ -216,7 +216,7 @@ def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> Rule:
     if missing is not None and (not isinstance(missing, Scalar) or not isinstance(missing.value, str)):
         text = "missing must be the name of one argument, such as missing: base"
         raise fail(text, rule.key_mark("missing"), "missing")
-    made = _made(rule)
+    made = _read_made(rule)
     wanted, changes = rule.items.get("for"), rule.items.get("set", Map({}, rule.mark) if made else None)
     if not isinstance(wanted, Scalar) or not isinstance(wanted.value, str):
         text = "an overlay needs the class that it applies to, such as for: nemo_vfm.train.job.Train"
@@ -230,10 +230,10 @@ def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> Rule:
     if not isinstance(where, dict):
         text = "where must map addresses to the values that a node must have, such as where: {kind: a}"
         raise fail(text, rule.key_mark("where"), "where")
-    return Rule(wanted.value, changes, None if missing is None else str(missing.value), where, made)
+    return OverlayRule(wanted.value, changes, None if missing is None else str(missing.value), where, made)
 
 
-def _made(rule: Map) -> dict[str, tuple[str, str]]:
+def _read_made(rule: Map) -> dict[str, tuple[str, str]]:
     told = plain(rule.items.get("made", Map({}, rule.mark)))
     if not isinstance(told, dict) or not all(
         isinstance(one, dict)
@@ -245,7 +245,7 @@ def _made(rule: Map) -> dict[str, tuple[str, str]]:
     return {argument: (one.get("by", ""), one["as"]) for argument, one in told.items()}
 
 
-def _lay(node: Node, rule: Rule) -> Node:
+def _lay(node: Node, rule: OverlayRule) -> Node:
     """`changes` on every node of the class; nodes below are reached first, so `set` itself is not searched."""
     if isinstance(node, Seq):
         return replace(node, items=tuple(_lay(item, rule) for item in node.items))

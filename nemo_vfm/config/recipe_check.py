@@ -17,13 +17,13 @@ from nemo_vfm.config.emit import text_of
 from nemo_vfm.config.locate import NotLocated, Target, is_users
 from nemo_vfm.config.recipe_errors import Mark, Problem, did_you_mean, printable, some_of
 from nemo_vfm.config.recipe_paths import write_refusal
-from nemo_vfm.config.slot_fit import chosen, fitting, lost_braces
+from nemo_vfm.config.slot_fit import choose_target, fitting_ingredients, lost_braces
 from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, find, join, plain, walk
 from nemo_vfm.config.values import BadValue, convert, got, key_value, require_limits
 from nemo_vfm.core.network.permission import NOTHING, Permissions, Sent, UserOnly
 from nemo_vfm.core.recipe_keys import RENAMED
 from nemo_vfm.core.secret import register_arguments
-from nemo_vfm.core.storage.write_path import Written
+from nemo_vfm.core.storage.write_path import WriteMark
 from nemo_vfm.core.types.job import Job
 
 _NOTHING = Value(None)
@@ -147,7 +147,7 @@ class Checker:
             text = text_of(node.value)
             return self._say(path, node.mark, f"a recipe cannot disable this protection with {text}; if you mean it, "
                              f"give it on the command line: {path}={text}")  # fmt: skip
-        is_written = any(isinstance(note, Written) for note in notes)
+        is_written = any(isinstance(note, WriteMark) for note in notes)
         if is_written and (refusal := write_refusal(node, path, self.run_dir, self.permissions)):
             return self._say(path, node.mark, refusal)
         return Value(value, node)
@@ -257,7 +257,7 @@ class Checker:
     ) -> Part:  # fmt: skip
         if not isinstance(node, Map):
             slot = path.rpartition(".")[2]
-            known = fitting(self.choices(slot), hint, self.trust) if slot else []
+            known = fitting_ingredients(self.choices(slot), hint, self.trust) if slot else []
             near = did_you_mean(str(node.value), known) if isinstance(node, Scalar) and not node.secret else ""
             there = f"; conf/{slot} holds {some_of(known)}{near}" if known else ""
             text = f"expected {hints.in_words(hint)} (a mapping with {TARGET}), got {_kind(node)}{there}"
@@ -290,7 +290,7 @@ class Checker:
         is_callable = (get_origin(hint) or hint) in (Callable, partial)
         made = (hints.ANYTHING, *get_args(hint))[-1] if is_callable and is_partial else hint
         try:
-            return chosen(written, made, self.trust, is_root=not path, is_partial=is_partial)
+            return choose_target(written, made, self.trust, is_root=not path, is_partial=is_partial)
         except (NotLocated, TypeError) as error:
             advice = "" if path or not _FOREIGN & node.items.keys() else _MIGRATE
             advice = f"; with {PARTIAL}: true it is called later" if is_callable and self.is_loose else advice

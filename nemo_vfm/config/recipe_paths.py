@@ -19,7 +19,7 @@ from nemo_vfm.core.network.permission import Permissions
 from nemo_vfm.core.secret import is_key
 from nemo_vfm.core.storage.files import real
 from nemo_vfm.core.storage.uri import Place
-from nemo_vfm.core.storage.write_path import Written
+from nemo_vfm.core.storage.write_path import WriteMark
 
 LONGEST_NAME = 255  # bytes; every file system of ours refuses a longer one
 _KEY = "run_dir"
@@ -56,7 +56,7 @@ def named_paths(
             given = part.arguments.get("path")
             is_given = isinstance(given, Value) and isinstance(given.value, Path | str)
             if not (called == "otherwise" and is_given):
-                is_written = called in known and hints.says(known[called].hint, Written)
+                is_written = called in known and hints.says(known[called].hint, WriteMark)
                 yield from named_paths(below, join(key, called), name, called, is_written=is_written)
     elif isinstance(part, Group | Items):
         parts = part.parts.items() if isinstance(part, Group) else enumerate(part.parts)

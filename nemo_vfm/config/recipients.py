@@ -15,7 +15,7 @@ _WRITTEN = "copy_to"  # every other slot of an address is read
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class RecipientEntry:
     """A recipient, and where the recipe has it; or a variable of the environment that the recipe takes."""
 
     recipient: Recipient | None  #: who gets what; None for a variable, which goes nowhere by itself
@@ -42,7 +42,7 @@ def not_allowed(part: Part, permissions: Permissions, known: Sequence[Problem]) 
 
     A component that has one of the `known` problems is not asked.
     """
-    for path, call in _sending(part):
+    for path, call in _network_components(part):
         try:
             if not any(f"{problem.path}.".startswith(f"{path}.") for problem in known):
                 make(call)
@@ -54,12 +54,12 @@ def not_allowed(part: Part, permissions: Permissions, known: Sequence[Problem]) 
             yield Problem(path, node.mark, permissions.refusal(place))
 
 
-def listed(part: Part, tree: Map, permissions: Permissions) -> list[Listed]:
+def list_recipients(part: Part, tree: Map, permissions: Permissions) -> list[RecipientEntry]:
     """Everybody who gets something, then the variables that are read."""
     from nemo_vfm.core.storage.object_store import service
 
     found: dict[Recipient, list[str]] = {}
-    for path, call in _sending(part):
+    for path, call in _network_components(part):
         with suppress(RecipeError):  # a problem of its own
             for recipient in make(call).recipients():
                 found.setdefault(recipient, []).append(path)
@@ -75,8 +75,8 @@ def listed(part: Part, tree: Map, permissions: Permissions) -> list[Listed]:
     for path, _, origin in _of_environment(tree):
         variables.setdefault(origin.removeprefix("env:"), []).append(path)
     return [
-        *(Listed(one, "", tuple(dict.fromkeys(paths))) for one, paths in found.items()),
-        *(Listed(None, name, tuple(dict.fromkeys(paths))) for name, paths in variables.items()),
+        *(RecipientEntry(one, "", tuple(dict.fromkeys(paths))) for one, paths in found.items()),
+        *(RecipientEntry(None, name, tuple(dict.fromkeys(paths))) for name, paths in variables.items()),
     ]
 
 
@@ -100,7 +100,7 @@ def _is_users(node: Scalar, place: str) -> bool:
     return origin != "recipe" and (text == place or text.startswith(f"{place}/"))
 
 
-def _sending(part: Part) -> Iterator[tuple[str, Call]]:
+def _network_components(part: Part) -> Iterator[tuple[str, Call]]:
     """The components that reach the network by themselves; one that is made later says so then."""
     for path, one in walk_parts(part):
         if not isinstance(one, Call) or one.later or one.is_partial:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from nemo_vfm.config.recipe_errors import Mark, did_you_mean, fail, nearest, some_of
 from nemo_vfm.core.sanitize import printable
-from nemo_vfm.core.storage.files import is_file, opened
+from nemo_vfm.core.storage.files import is_file, open_regular
 from nemo_vfm.core.types.job import RECIPE
 
 _FOLDER = re.compile(r"[A-Za-z0-9_][\w-]{0,99}", re.ASCII)
@@ -33,8 +33,8 @@ class Roots:
     @classmethod
     def standard(cls, conf_dirs: Sequence[Path] = ()) -> "Roots":
         """`--conf` folders, then the working directory's own, then the checkout's or the package's copy."""
-        conf = (*map(Path, conf_dirs), Path("conf"), shipped("conf"))
-        return cls(_distinct(conf), _distinct((Path("recipes"), shipped("recipes"))))
+        conf = (*map(Path, conf_dirs), Path("conf"), shipped_folder("conf"))
+        return cls(_distinct(conf), _distinct((Path("recipes"), shipped_folder("recipes"))))
 
     def choices(self, slot: str) -> list[str]:
         """The names of the ingredients for a slot; its folder is the last part of a dotted slot."""
@@ -60,15 +60,15 @@ class Roots:
 
     def whose(self, file: Path) -> str:
         """Whose an ingredient's file is, in words, and whether it stands in the place of one of ours."""
-        if file.resolve().is_relative_to(shipped("conf").resolve()):
+        if file.resolve().is_relative_to(shipped_folder("conf").resolve()):
             return BUILT_IN
         owner = "the working directory's" if Path("conf") in file.parents else "from a folder of --conf"
-        return f"{owner}, instead of the built-in file" if self.replaced(file) else owner
+        return f"{owner}, instead of the built-in file" if self.find_shadowed(file) else owner
 
-    def replaced(self, file: Path) -> Path | None:
+    def find_shadowed(self, file: Path) -> Path | None:
         """The file of ours that would be read if this one were not there, unless it is a copy of it."""
-        places = [(root, shipped("conf")) for root in self.conf]
-        places += [(root, shipped("recipes")) for root in (*self.recipes, Path())]
+        places = [(root, shipped_folder("conf")) for root in self.conf]
+        places += [(root, shipped_folder("recipes")) for root in (*self.recipes, Path())]
         ours = (folder / file.relative_to(root) for root, folder in places if file.is_relative_to(root))
         return next((one for one in ours if one.is_file() and not cmp(one, file, shallow=False)), None)
 
@@ -118,7 +118,7 @@ class Roots:
         if is_file(inside := Path(name) / RECIPE):
             raise fail(f"{name} is a run folder; its recipe is {inside}", mark)
         known = [recipe_name(root, file) for root in self.recipes for file in _yaml_files(root)]
-        hint = _meant(name.removesuffix(".yaml").removeprefix("recipes/"), known)
+        hint = _suggest(name.removesuffix(".yaml").removeprefix("recipes/"), known)
         raise fail(f"there is no recipe {name}{hint or '; `nemo-vfm list` shows all recipes'}", mark)
 
     def all_recipes(self) -> Iterator[tuple[str, Path]]:
@@ -131,7 +131,7 @@ class Roots:
                     yield name, file
 
 
-def shipped(kind: Literal["conf", "recipes"]) -> Path:
+def shipped_folder(kind: Literal["conf", "recipes"]) -> Path:
     """Our own ingredients or recipes: the checkout's where there is one, else the copy inside the package."""
     checkout = _PACKAGE.parent
     # The third name tells a checkout from a site-packages in which somebody else left a `conf` and a `recipes`.
@@ -147,7 +147,7 @@ def no_ingredient(slot: str, choice: str, known: Sequence[str]) -> str:
     return f"there is no {folder}/{choice}.yaml: {there}{did_you_mean(choice, known)}"
 
 
-def _meant(name: str, known: Collection[str]) -> str:
+def _suggest(name: str, known: Collection[str]) -> str:
     """A suggestion: recipes whose last part is this name, else the nearest name, in full or by its last part."""
     shorts: dict[str, list[str]] = {}
     for one in known:
@@ -176,7 +176,7 @@ def _distinct(folders: Sequence[Path]) -> tuple[Path, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class RecipeHeader:
     """What the comment that begins a recipe tells, a sentence each; empty where it does not say."""
 
     title: str  #: what the recipe does
@@ -186,13 +186,13 @@ class Header:
     extras: tuple[str, ...] = ()  #: of ours that its components need, such as `text`
 
 
-def header(file: Path) -> Header:
+def header(file: Path) -> RecipeHeader:
     """The comment block that begins a recipe; its licence and its commands are passed over."""
     try:
-        with opened(file) as data:  # a page of comments is far shorter
+        with open_regular(file) as data:  # a page of comments is far shorter
             text = data.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
     except OSError as error:
-        return Header(f"It cannot be read: {error.strerror}.", "", "", "")
+        return RecipeHeader(f"It cannot be read: {error.strerror}.", "", "", "")
     length = next((number for number, line in enumerate(text) if line and not line.startswith("#")), len(text))
     prose, command = [], False  # commands are left out: those may go on behind a backslash
     for line in (line.lstrip("#").strip() for line in text[:length] if "SPDX-" not in line):
@@ -205,7 +205,7 @@ def header(file: Path) -> Header:
         name: _first_sentence(sentence).removesuffix(".") for name, sentence in zip(rest[::2], rest[1::2], strict=True)
     }
     extras = tuple(re.findall(r"\w+", fields.get("Extras", "")))
-    return Header(_first_sentence(title), fields.get("Hardware", ""), fields.get("Time", ""),
+    return RecipeHeader(_first_sentence(title), fields.get("Hardware", ""), fields.get("Time", ""),
                   fields.get("Expected", ""), extras)  # fmt: skip
 
 

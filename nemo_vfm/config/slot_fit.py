@@ -16,7 +16,7 @@ from nemo_vfm.config.tree import TARGET, Map, Node, Scalar, child
 from nemo_vfm.core.types.job import Job
 
 
-def chosen(
+def choose_target(
     written: Node | None, hint: Any, trust: Sequence[str], *, is_root: bool = False, is_partial: bool = False
 ) -> Target:
     """The trusted class or function that makes what a slot asks for.
@@ -71,7 +71,7 @@ def word_refusal(root: Map, address: str, word: str, roots: Roots, trust: Sequen
     only_mappings = all(_takes_mappings(one) and not hints.is_open(one) for one in kinds)
     if word in hints.choices(hint) or not (targets or only_mappings):
         return ""
-    if known := fitting(targets, hint, trust):
+    if known := fitting_ingredients(targets, hint, trust):
         return no_ingredient(address, word, known)
     if advice := lost_braces(address, word):
         return f"{word} is not a mapping{advice}"
@@ -88,7 +88,7 @@ def lost_braces(address: str, word: str) -> str:
     return f"; the shell strips unquoted braces, so quote the whole change: {change}" if joined else ""
 
 
-def fitting(targets: Mapping[str, str], hint: Any, trust: Sequence[str]) -> list[str]:
+def fitting_ingredients(targets: Mapping[str, str], hint: Any, trust: Sequence[str]) -> list[str]:
     """Of ingredients, with the class of each, those that may stand in a slot."""
     kinds = [hints.factory_parts(one)[1] if hints.is_factory(one) else one for one in _alternatives(hint)]
     found = []
@@ -153,7 +153,7 @@ def fits(made: Any, hint: Any) -> bool:
     if not inspect.isclass(made) or not inspect.isclass(origin):
         return False
     if hints.is_protocol(origin):
-        return not (_lacking(made, origin) or _differing(made, origin))
+        return not (_missing_methods(made, origin) or _differing_methods(made, origin))
     return issubclass(made, origin)
 
 
@@ -163,17 +163,17 @@ def _why_not(made: Any, hint: Any) -> str:
     protocol, made = get_origin(hint) or hint, get_origin(made) or made
     if not hints.is_protocol(protocol):
         return ""
-    if without := _lacking(made, protocol):
+    if without := _missing_methods(made, protocol):
         return f": it has no {', '.join(without)}"
-    return f": its {_differing(made, protocol)[0]}"
+    return f": its {_differing_methods(made, protocol)[0]}"
 
 
-def _lacking(made: Any, protocol: type) -> list[str]:
+def _missing_methods(made: Any, protocol: type) -> list[str]:
     """The methods of a protocol that a class does not have."""
     return [name for name in _methods(protocol) if not _has(made, name)]
 
 
-def _differing(made: Any, protocol: type) -> tuple[str, ...]:
+def _differing_methods(made: Any, protocol: type) -> tuple[str, ...]:
     """The methods that a class has under the names of a protocol's and that mean something else, each with why."""
     wanted = {name: getattr(protocol, name) for name in _methods(protocol) if _has(made, name)}
     found = {name: _difference(made, name, method) for name, method in wanted.items()}
@@ -223,7 +223,7 @@ def _may_meet(one: Any, other: Any) -> bool:
     if kind is None or other_kind is None or {kind, other_kind} <= {int, float, complex}:
         return True
     for first, second in ((kind, other_kind), (other_kind, kind)):
-        if issubclass(first, second) if not hints.is_protocol(second) else not _lacking(first, second):
+        if issubclass(first, second) if not hints.is_protocol(second) else not _missing_methods(first, second):
             break
     else:
         return False

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic.fields import FieldInfo
 
-from nemo_vfm.config.build import masked
+from nemo_vfm.config.build import mask_secrets
 from nemo_vfm.config.hints import PARSED, bare, choices, in_words, is_open, notes
 from nemo_vfm.config.recipe_errors import UNSEEN, Mark, RecipeError, Source, did_you_mean, printable
 from nemo_vfm.config.tree import Plain, Scalar
@@ -126,7 +126,7 @@ def _sentence(node: Scalar, hint: Any, error: ValidationError) -> str:
         return f"expected {in_words(hint)}, got {got(node)}{_advice(node, bare(hint))}"
     # A value of ours says itself what is wrong with it; but of a path, not that it is no address.
     if first["type"] == "value_error" and (bare(hint) is not Address or "://" in str(node.value)):
-        return masked(str(first["ctx"]["error"]), [str(node.value)] if node.secret else [])
+        return mask_secrets(str(first["ctx"]["error"]), [str(node.value)] if node.secret else [])
     # The library's own sentence may quote the value, so a secret gets ours.
     return f"expected {in_words(hint)}, got {got(node)}" + ("" if node.secret else f": {first['msg']}")
 

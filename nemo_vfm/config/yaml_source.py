@@ -15,7 +15,7 @@ import yaml
 
 from nemo_vfm.config.recipe_errors import UNSEEN, Mark, RecipeError, Source, fail, shown_path
 from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq
-from nemo_vfm.core.storage.files import opened, real
+from nemo_vfm.core.storage.files import open_regular, real
 
 SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 1 << 20
@@ -62,7 +62,7 @@ def read_foreign(path: Path, taken_at: Mark, keys: Sequence[str]) -> Map:
 def _text(path: Path, taken_at: Mark | None) -> str:
     nowhere = Mark(Source(str(path), (), taken_at=taken_at))
     try:
-        with opened(path) as file:
+        with open_regular(path) as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise fail(f"cannot read {shown_path(str(path))}: {error.strerror}", nowhere) from error
@@ -93,7 +93,7 @@ def parse(text: str, name: str, *, is_file: bool = True, taken_at: Mark | None =
         raise fail(f"the invisible character U+{ord(unseen[0]):04X} is not allowed here; delete it",
                    Mark(source, line + 1, column + 1))  # fmt: skip
     try:
-        return _Reader(text, source).document()
+        return _NodeReader(text, source).document()
     except yaml.YAMLError as error:
         raise _syntax_error(error, source) from error
 
@@ -123,7 +123,7 @@ def plain_value(text: str, mark: Mark) -> Plain:
     return value
 
 
-class _Reader:
+class _NodeReader:
     """Turns parser events into nodes; it recurses at most MAX_DEPTH deep."""
 
     def __init__(self, text: str, source: Source) -> None:
@@ -173,13 +173,13 @@ class _Reader:
                 items.append(self._node(inner, depth + 1))
             node = Seq(tuple(items), mark)
         else:
-            node = self._mapping(mark, depth)
+            node = self._read_mapping(mark, depth)
         if event.anchor:
             self._anchors[event.anchor] = (node, self._nodes - before, self._deepest - depth)
         self._deepest = max(outer, self._deepest)
         return node
 
-    def _mapping(self, mark: Mark, depth: int) -> Map:
+    def _read_mapping(self, mark: Mark, depth: int) -> Map:
         result = Map({}, mark)
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             key_mark = self._mark(event)

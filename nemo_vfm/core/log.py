@@ -47,14 +47,14 @@ def logger() -> logging.Logger:
         if text.upper() not in _LEVELS:
             raise UserError(f"NEMO_VFM_LOG_LEVEL is {text[:40]!r}, expected one of {', '.join(_LEVELS)}")
         log.setLevel(text.upper())
-        handler = _Lines()
+        handler = _LogHandler()
         handler.addFilter(_clean)  # before a line's end cuts a secret in two
         log.addHandler(handler)
         log.propagate = False
     return log
 
 
-class _Lines(logging.Handler):
+class _LogHandler(logging.Handler):
     """Writes records below each other, all but those of information with their level."""
 
     def emit(self, record: logging.LogRecord) -> None:

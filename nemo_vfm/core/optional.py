@@ -63,7 +63,7 @@ def needs_gpu(where: Mapping[str, object] | None = None) -> Callable[[C], C]:
 
 
 def _declare(need: Need, component: C) -> C:
-    setattr(component, _ATTRIBUTE, (*declared(component), need))
+    setattr(component, _ATTRIBUTE, (*declared_packages(component), need))
     return component
 
 
@@ -73,15 +73,15 @@ def computes_nothing(component: C) -> C:
     return component
 
 
-def declared(component: Callable[..., Any]) -> tuple[Need, ...]:
+def declared_packages(component: Callable[..., Any]) -> tuple[Need, ...]:
     """What a component, or a class that it is derived from, declares."""
     found: tuple[Need, ...] = getattr(component, _ATTRIBUTE, ())
     return found
 
 
-def needed(component: Callable[..., Any], given: Mapping[str, object]) -> list[Need]:
+def needed_packages(component: Callable[..., Any], given: Mapping[str, object]) -> list[Need]:
     """What it needs with these arguments; the others have their defaults."""
-    if not (all_needs := declared(component)):
+    if not (all_needs := declared_packages(component)):
         return []
     defaults = {name: one.default for name, one in inspect.signature(component).parameters.items()}
     values = {**defaults, **given}

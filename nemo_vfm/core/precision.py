@@ -25,7 +25,7 @@ class Precision:
     compute: PrecisionName = "auto"
     fp8: Fp8 | None = None
 
-    def resolved(self) -> tuple[torch.dtype, str]:
+    def resolve(self) -> tuple[torch.dtype, str]:
         """The arithmetic dtype on this device, and the reason as text."""
         if self.compute == "auto":
             fast = has_fast_bf16()
@@ -36,11 +36,11 @@ class Precision:
         """The narrowest numbers that anything is computed in."""
         if self.fp8 is not None:
             return "fp8"
-        return "fp32" if self.resolved()[0] == torch.float32 else "bf16"
+        return "fp32" if self.resolve()[0] == torch.float32 else "bf16"
 
     def autocast(self) -> AbstractContextManager[object]:
         """The context in which forward passes run; backward follows the dtypes it recorded."""
-        dtype, _ = self.resolved()
+        dtype, _ = self.resolve()
         if dtype == torch.float32:
             return nullcontext()
         return torch.autocast(device().type, dtype=dtype)

@@ -27,7 +27,7 @@ _HEEDED: list[str] = []
 _LISTENING: list[signal.Signals] = []
 
 
-def asked() -> str | None:
+def pending_signal() -> str | None:
     """The name of the signal that wished for an end; None where none came."""
     return _SIGNALS[0] if _SIGNALS else None
 
@@ -37,7 +37,7 @@ def urgency() -> float:
     return 0.0 if not _SIGNALS else 2.0 if _SIGNALS[0] == signal.SIGINT.name else 1.0
 
 
-def stopped(urgency: float, what: str) -> Preempted:
+def preempted_error(urgency: float, what: str) -> Preempted:
     """The error that ends a job at a good moment; `what` is such as "at step 5; its checkpoint is in FOLDER"."""
     return Interrupted(f"interrupted {what}") if urgency > 1 else Preempted(f"a signal stopped the run {what}")
 
@@ -50,7 +50,7 @@ def idle(error: BaseException) -> Preempted:
 
 
 @contextmanager
-def heeded(promise: str = "") -> Iterator[None]:
+def handle_signals(promise: str = "") -> Iterator[None]:
     """The block asks `asked()` again and again, and ends soon after it says yes; a first Ctrl-C is told the promise."""
     _HEEDED.append(promise)
     try:
@@ -81,7 +81,7 @@ def numbers(names: Sequence[str]) -> list[signal.Signals]:
 
 
 @contextmanager
-def listening(names: Sequence[str] = DEFAULT) -> Iterator[None]:
+def listen_for_signals(names: Sequence[str] = DEFAULT) -> Iterator[None]:
     """Listen to these signals, and to Ctrl-C, while the block runs; in another than the main thread nothing is heard.
 
     Ctrl-C is left alone where it is ignored, as it is in a shell's background jobs.

@@ -108,10 +108,10 @@ def _status_of(error: BaseException) -> int:
 
 def below_caret(text: str, stream: TextIO) -> str:
     """A text for a stream; on a terminal it is `narrowed`."""
-    return "\n".join(narrowed(text.split("\n"), shutil.get_terminal_size().columns)) if stream.isatty() else text
+    return "\n".join(narrow_lines(text.split("\n"), shutil.get_terminal_size().columns)) if stream.isatty() else text
 
 
-def narrowed(lines: Sequence[str], width: int) -> Iterator[str]:
+def narrow_lines(lines: Sequence[str], width: int) -> Iterator[str]:
     """Lines in which a sentence behind a caret goes on below itself, and the line it points into is cut around it.
 
     Others may be commands, which are copied: they stay whole.

@@ -66,17 +66,17 @@ def register_arguments(words: Sequence[str]) -> None:
 
 def is_key(text: str) -> bool:
     """Whether a text holds the value of a variable whose name says that it is secret."""
-    return any(value in text for value in _named())
+    return any(value in text for value in _secret_values())
 
 
 def conceal(text: str) -> str:
     """The text without secrets."""
-    return _without(text, _known | _named())
+    return _without(text, _known | _secret_values())
 
 
 def conceal_names(values: Mapping[str, float]) -> dict[str, float]:
     """The same numbers under names without secrets."""
-    hidden = _known | _named()
+    hidden = _known | _secret_values()
     return {_without(name, hidden): value for name, value in values.items()}
 
 
@@ -86,7 +86,7 @@ def conceal_keys(text: str) -> str:
     What recipes take from the environment stays: in a recipe that was written to disk it stands as `${env:X}`, and the
     same word elsewhere in it is the user's own.
     """
-    return _without(text, _named())
+    return _without(text, _secret_values())
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def _stream(stream: TextIO, clean: Callable[[str], str] = str) -> TextIO:
     return stream if isinstance(stream, _Stream) else cast(TextIO, _Stream(stream, clean))
 
 
-def _named() -> set[str]:
+def _secret_values() -> set[str]:
     """Values of variables that are secret by their name, as the environment is now."""
     found = (value for name, value in os.environ.items() if is_secret_name(name))
     return {value for value in found if _is_worth_hiding(value) and not _is_place(value)}

@@ -23,7 +23,7 @@ REST = "*"
 
 
 @dataclass(frozen=True, slots=True)
-class Balanced:
+class BalanceResult:
     """The result of a balance."""
 
     #: clip id -> how often it counts, for every clip that rules keep; 0 if it is dropped
@@ -103,7 +103,7 @@ class Balance:
             text = f"a balance by {self.by!r} names {', '.join(odd)}; there are {', '.join(known)}"
             raise PartRefused(text, "balance")
 
-    def apply(self, records: Sequence[ClipRecord]) -> Balanced:
+    def apply(self, records: Sequence[ClipRecord]) -> BalanceResult:
         """Drop the excess among records that the rules keep, under the rule `balance`; repeating it changes nothing."""
         whole = [record for record in records if record.decision == "kept" or record.rule == RULE]
         found = self.weigh(self.groups(table_of(whole), [r.source for r in whole]), [r.clip.id for r in whole])
@@ -127,7 +127,7 @@ class Balance:
         words = [*labels.words, "none"]  # the last entry is for -1
         return [words[code] for code in labels.codes.tolist()]
 
-    def weigh(self, groups: Sequence[str], ids: Sequence[str]) -> Balanced:
+    def weigh(self, groups: Sequence[str], ids: Sequence[str]) -> BalanceResult:
         """How often each clip counts."""
         members: dict[str, list[str]] = {}
         for clip, group in sorted(zip(ids, groups, strict=True), key=lambda item: self._lot(item[0])):
@@ -135,7 +135,7 @@ class Balance:
         capped = {
             group: clips[: self.caps.get(group, self.caps.get(REST, len(clips)))] for group, clips in members.items()
         }
-        wanted, held_by = self._wanted(capped)
+        wanted, held_by = self._choose(capped)
         weights = dict.fromkeys(ids, 0)
         for clips, number in wanted:
             for place, clip in enumerate(clips[:number]):
@@ -148,12 +148,12 @@ class Balance:
                 "clips": len(clips), "kept": sum(weights[clip] > 0 for clip in clips), "counted": times,
                 "share": times / counted if counted else 0.0, "wanted_share": self.shares.get(group),
             }  # fmt: skip
-        return Balanced(weights, {"by": self.by, "held_back_by": held_by, "groups": of_groups})
+        return BalanceResult(weights, {"by": self.by, "held_back_by": held_by, "groups": of_groups})
 
     def _lot(self, clip: str) -> str:
         return hashlib.sha256(f"{self.seed}:{clip}".encode()).hexdigest()
 
-    def _wanted(self, members: Mapping[str, Sequence[str]]) -> tuple[list[tuple[Sequence[str], int]], str | None]:
+    def _choose(self, members: Mapping[str, Sequence[str]]) -> tuple[list[tuple[Sequence[str], int]], str | None]:
         """Clips in the order in which they are taken, how many of them, and the group that holds the others back."""
         if not self.shares:
             return [(clips, len(clips)) for clips in members.values()], None

@@ -19,8 +19,8 @@ from nemo_vfm.curate.decide.rule import NEAREST_PAIRS, Rule, add_likeness, by_ki
 from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.examine.examine_file import thumbnail
 from nemo_vfm.curate.examine.findings import Cache, fingerprint
-from nemo_vfm.curate.execute.ordered import ordered
-from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replaced_folder, write_scores
+from nemo_vfm.curate.execute.ordered import map_in_order
+from nemo_vfm.curate.output.write_outputs import read_marker, remove_unfinished, replaced_folder, write_scores
 from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, ClipRecord, LedgerColumn
 from nemo_vfm.curate.record.stage import Compares, Comparison, Learned
 from nemo_vfm.curate.sources.shard_clips import ShardClip, footage_of, open_all
@@ -47,16 +47,16 @@ class ClipReader:
         caches = {name: Cache(self.work / fingerprint(stage)) for name, stage in self.stages.items()}
         records, hashes = [], []
         with bar("look", len(clips), unit="clips") as line:
-            decoded = ordered(partial(self._decode, caches), clips, workers=self.workers)
+            decoded = map_in_order(partial(self._decode, caches), clips, workers=self.workers)
             for clip, seen in zip(clips, decoded, strict=True):
                 records.append(self._record(clip, seen, caches))
                 hashes.append(seen.key)
                 line.advance(note=clip.key)
         return records, hashes
 
-    def _decode(self, caches: Mapping[str, Cache], clip: ShardClip) -> "_Seen":
+    def _decode(self, caches: Mapping[str, Cache], clip: ShardClip) -> "_SeenClips":
         """What stages without weights store about a clip, and the frames that models need; run in threads."""
-        seen, picture = _Seen("", None, {}, {}), self.thumbnails / f"{clip.key}.jpg"
+        seen, picture = _SeenClips("", None, {}, {}), self.thumbnails / f"{clip.key}.jpg"
         try:
             data = clip.read()
             seen.key = source_id(data)
@@ -81,7 +81,7 @@ class ClipReader:
             warn(f"failed: {clip.entry.key} in {clip.entry.shard}: {error}")
         return seen
 
-    def _record(self, clip: ShardClip, seen: "_Seen", caches: Mapping[str, Cache]) -> ClipRecord:
+    def _record(self, clip: ShardClip, seen: "_SeenClips", caches: Mapping[str, Cache]) -> ClipRecord:
         """The clip's record; models judge its frames here, in one thread."""
         facts = seen.facts
         if not facts:  # of a clip that could not be decoded, as far as its index tells them
@@ -105,7 +105,7 @@ class ClipReader:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SeenClips:
     key: str
     facts: Mapping[str, Json] | None
     vectors: dict[str, str]
@@ -166,7 +166,7 @@ class Deduplicate:
             raise UserError(f"{folder / 'shards'} would be read and written at the same time; choose another run_dir")
         clips = open_all(self.shards)
         state = self._state(clips)
-        known = finished(done, state)
+        known = read_marker(done, state)
         if known is not None and (folder / "shards/shards.json").is_file():
             return Outcome(known["summary"], known["figures"], did_nothing=True)
         done.unlink(missing_ok=True)

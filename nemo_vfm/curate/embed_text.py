@@ -20,7 +20,7 @@ from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.encoders import CutsTexts, TextEncoder
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.curate.examine.findings import fingerprint
-from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replaced_folder, shards_digest
+from nemo_vfm.curate.output.write_outputs import read_marker, remove_unfinished, replaced_folder, shards_digest
 from nemo_vfm.data.shards.sample_members import TEXT
 from nemo_vfm.data.shards.sample_reader import Samples, caption_of
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
@@ -67,7 +67,7 @@ class EmbedText:
         target, done = run.folder / "shards", run.folder / _DONE
         outcome = Outcome(f"{len(samples)} samples have text embeddings", {"samples": len(samples)})
         state = self._state()
-        if finished(done, state) is not None and (target / "shards.json").is_file():
+        if read_marker(done, state) is not None and (target / "shards.json").is_file():
             upload_shards(target, self.copy_to)
             return replace(outcome, did_nothing=True)
         done.unlink(missing_ok=True)

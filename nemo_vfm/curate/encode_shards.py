@@ -26,8 +26,8 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.embed_text import say_cut
 from nemo_vfm.curate.examine.findings import fingerprint
-from nemo_vfm.curate.execute.ordered import ordered
-from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replaced_folder, shards_digest
+from nemo_vfm.curate.execute.ordered import map_in_order
+from nemo_vfm.curate.output.write_outputs import read_marker, remove_unfinished, replaced_folder, shards_digest
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
 from nemo_vfm.data.shards.shard_upload import upload_shards
@@ -58,7 +58,7 @@ def training_windows(
 
 
 @dataclass(slots=True)
-class _Encoded:
+class _ClipFate:
     """The fate of one clip: its bucket, why no bucket fits, or why it failed."""
 
     entry: Entry
@@ -124,7 +124,7 @@ class EncodeShards:
         clips = ShardSet(self.shards)
         remove_unfinished(run.folder)
         state = self._state()
-        done = finished(run.folder / "encode.json", state)
+        done = read_marker(run.folder / "encode.json", state)
         if done is not None and (run.folder / "shards/shards.json").is_file():
             upload_shards(run.folder / "shards", self.copy_to)
             return Outcome(_summary(done), {"samples": done["samples"]}, did_nothing=True)
@@ -138,7 +138,7 @@ class EncodeShards:
         torch.set_num_threads(1 if device().type == "cpu" else num_threads)
         try:
             with bar("encode", len(clips), unit="clips") as line:
-                for clip in ordered(lambda entry: self._encode(clips, entry, work), clips.entries):
+                for clip in map_in_order(lambda entry: self._encode(clips, entry, work), clips.entries):
                     found = _keys(work, clip.entry) if clip.bucket is not None else []
                     counts.count(clip, len(found))
                     keys += [(clip.entry, key, str(clip.bucket)) for key in found]
@@ -175,12 +175,12 @@ class EncodeShards:
         sizes = (self.windows_per_clip, self.samples_per_shard, self.buckets.buckets)
         return fingerprint(own, *sizes, shards_digest(self.shards))
 
-    def _encode(self, clips: ShardSet, entry: Entry, work: Path) -> _Encoded:
+    def _encode(self, clips: ShardSet, entry: Entry, work: Path) -> _ClipFate:
         """Encode a clip's windows, where that is not done yet, into one file that appears whole."""
         index = entry.index
         assigned = self.buckets.assign(index["width"], index["height"], index["num_frames"], index["fps"])
         if assigned.bucket is None:
-            return _Encoded(entry, unbinned=assigned.reason)
+            return _ClipFate(entry, unbinned=assigned.reason)
         if not _keys(work, entry):
             try:
                 media = next((name for name in _MEDIA if name in entry.members), None)
@@ -192,10 +192,10 @@ class EncodeShards:
                 )  # fmt: skip
                 tensors = [self._tensors(frames_THWC, fps, entry) for frames_THWC, fps in pixels]
             except (DataError, UserError) as error:
-                return _Encoded(entry, failed=str(error))
+                return _ClipFate(entry, failed=str(error))
             joined = {f"{name}.{w}": value.contiguous() for w, one in enumerate(tensors) for name, value in one.items()}
             write_bytes(work / f"{entry.key}.safetensors", save(joined))
-        return _Encoded(entry, assigned.bucket)
+        return _ClipFate(entry, assigned.bucket)
 
     @torch.inference_mode()
     def _tensors(self, frames_THWC: Frames, fps: float, entry: Entry) -> dict[str, Tensor]:
@@ -245,7 +245,7 @@ class _Counts:
     failed: Counter[str] = field(default_factory=Counter)
     in_a_row: int = 0
 
-    def count(self, clip: _Encoded, num_samples: int) -> None:
+    def count(self, clip: _ClipFate, num_samples: int) -> None:
         """Count one clip."""
         self.in_a_row = 0 if clip.failed is None else self.in_a_row + 1
         if clip.failed is not None:

@@ -12,7 +12,7 @@ from nemo_vfm.core.storage.files import sha256_text, write_json
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.job import JobShard, Needs, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.balance import Balance, Balanced
+from nemo_vfm.curate.balance import Balance, BalanceResult
 from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS, Editor, Viewer, check_captions
 from nemo_vfm.curate.caption.caption_writer import write_captions
 from nemo_vfm.curate.decide.rule import (
@@ -32,7 +32,7 @@ from nemo_vfm.curate.decide.rule import (
 from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.examine.examine_file import Examine
 from nemo_vfm.curate.examine.findings import Findings, fingerprint, in_names
-from nemo_vfm.curate.examine.sandbox import Limits
+from nemo_vfm.curate.examine.sandbox import ChildLimits
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.execute.work_units import Executor
 from nemo_vfm.curate.media_pipeline import (
@@ -44,10 +44,10 @@ from nemo_vfm.curate.media_pipeline import (
     say_what_codecs_lack,
     say_what_nvdec_leaves,
 )
-from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
+from nemo_vfm.curate.output.transcode import Encode, EncodedMedia, Transcode
 from nemo_vfm.curate.output.write_outputs import (
     copy_files,
-    finished,
+    read_marker,
     remove_unfinished,
     replaced_folder,
     shape_of,
@@ -56,7 +56,16 @@ from nemo_vfm.curate.output.write_outputs import (
     write_vectors,
 )
 from nemo_vfm.curate.record.ledger import FACTS, ClipRecord, FileRecord, Ledger, SourceFile, count
-from nemo_vfm.curate.record.stage import AnyStage, Captioner, Fetching, GivesScores, Ready, Restorer, Source, Splitter
+from nemo_vfm.curate.record.stage import (
+    AnyStage,
+    Captioner,
+    FetchesVideos,
+    GivesScores,
+    Ready,
+    Restorer,
+    Source,
+    Splitter,
+)
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.batching.bucket_count import buckets_line, count_buckets
 from nemo_vfm.data.shards.shard_upload import upload_shards
@@ -112,7 +121,7 @@ class Curate:
         transcode: Transcode,
         restore: Mapping[str, Restorer] | None = None,
         executor: Executor = Processes(),
-        limits: Limits = Limits(),
+        limits: ChildLimits = ChildLimits(),
         samples_per_shard: int = 512,
         side_px: int = 256,
         max_frames: int = 2_000_000,
@@ -147,16 +156,16 @@ class Curate:
             UserError: the source holds nothing to curate.
             NothingKept: every clip was dropped or failed; tables and ledger are written all the same.
         """
-        places = _Places(run.folder)
+        places = _StepPaths(run.folder)
         say_what_codecs_lack(self.transcode, self.decode)
         fingerprint(self.captions)  # a wrong model folder is reported now, not after hours of encoding
         if not places.done.is_file():  # a finished run has its captions and needs no key
             self.ready()
         remove_unfinished(run.folder)
-        if isinstance(self.source, Fetching):
+        if isinstance(self.source, FetchesVideos):
             self.source.fetch_into(places.work / "fetched")
         hands = WorkContext(self.executor, self.limits, [])
-        files = probe_all(self._found(), hands, max_frames=self.max_frames, folder=places.work / "probed")
+        files = probe_all(self._find_files(), hands, max_frames=self.max_frames, folder=places.work / "probed")
         self._examine(files, hands, places)
         records = [clip for file in files for clip in file.clips]
         add_likeness(records, self.stages)
@@ -172,7 +181,7 @@ class Curate:
                 record.rule = broken
         ledger = count(files)
         state = self._state(files, records)
-        is_done = finished(places.done, state) is not None and (places.shards / "shards.json").is_file()
+        is_done = read_marker(places.done, state) is not None and (places.shards / "shards.json").is_file()
         if not is_done:
             write_json(places.folder / "captions.json", caption_report.to_json())
             write_json(places.folder / "throughput.json", [asdict(step) for step in hands.throughput])
@@ -196,11 +205,11 @@ class Curate:
 
         In the second round every part decides on all clips by itself, from the scores of the first.
         """
-        places, hands = _Places(run.folder), WorkContext(self.executor, self.limits, [])
+        places, hands = _StepPaths(run.folder), WorkContext(self.executor, self.limits, [])
         check_decoding(self.decode)
-        if isinstance(self.source, Fetching):
+        if isinstance(self.source, FetchesVideos):
             self.source.fetch_into(places.work / "fetched")
-        found = self._found()
+        found = self._find_files()
         own = {one.name for one in found if part.has(one.name)}
         wanted = found if part.round else [one for one in found if one.name in own]
         files = probe_all(wanted, hands, max_frames=self.max_frames, folder=places.work / "probed")
@@ -226,11 +235,11 @@ class Curate:
             if isinstance(voice, Ready):
                 voice.ready()
 
-    def _encode(self, places: "_Places") -> Encode:
-        media = Media.of(places.media, places.shards, self.transcode, self.restore, self.decode)
+    def _encode(self, places: "_StepPaths") -> Encode:
+        media = EncodedMedia.of(places.media, places.shards, self.transcode, self.restore, self.decode)
         return Encode(self.transcode, self.restore, media, self.decode)
 
-    def _examine(self, files: Sequence[FileRecord], hands: WorkContext, places: "_Places") -> None:
+    def _examine(self, files: Sequence[FileRecord], hands: WorkContext, places: "_StepPaths") -> None:
         thumbnails = (places.work / "thumbnails").absolute()
         findings = Findings(places.work / "findings", thumbnails, self.splitter, self.side_px, self.stages, self.decode)
         examine = Examine(self.splitter, self.stages, self.side_px, thumbnails, self.decode)
@@ -243,7 +252,7 @@ class Curate:
         if self.balance is not None:
             self.balance.apply(records)
 
-    def _found(self) -> list[SourceFile]:
+    def _find_files(self) -> list[SourceFile]:
         """The files of the source, once the rules that read its scores have been checked.
 
         Raises:
@@ -288,9 +297,9 @@ class Curate:
         files: Sequence[FileRecord],
         records: Sequence[ClipRecord],
         ledger: Ledger,
-        media: Media,
-        places: "_Places",
-        balanced: Balanced | None,
+        media: EncodedMedia,
+        places: "_StepPaths",
+        balanced: BalanceResult | None,
     ) -> None:
         places.done.unlink(missing_ok=True)
         kept = [record for record in records if record.decision == "kept"]
@@ -325,7 +334,7 @@ class Curate:
             info(buckets_line(counted))
         _write_or_remove(places.folder / "buckets.json", counted)
 
-    def _write_restored(self, kept: Sequence[ClipRecord], media: Media, folder: Path) -> None:
+    def _write_restored(self, kept: Sequence[ClipRecord], media: EncodedMedia, folder: Path) -> None:
         """Write what was repaired, and a picture of each repaired clip before and after."""
         mended = [record for record in kept if record.restored]
         columns = [column for restorer in self.restore.values() for column in restorer.columns()]
@@ -342,7 +351,7 @@ class Curate:
 
 
 @dataclass(frozen=True)
-class _Places:
+class _StepPaths:
     """The paths in the step's folder."""
 
     folder: Path

@@ -18,11 +18,18 @@ from nemo_vfm.core.log import bar, info, warn, warn_once
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Span
-from nemo_vfm.curate.examine.examine_file import Examine, Probe, finite, mark_exact_duplicates, read_probed, state_of
-from nemo_vfm.curate.examine.findings import Cache, Findings, Missing
-from nemo_vfm.curate.examine.sandbox import Limits, MediaWork, Reply, valid
-from nemo_vfm.curate.execute.work_units import Executor, Item, Lost, Step, Throughput, Watch, Worker
-from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
+from nemo_vfm.curate.examine.examine_file import (
+    Examine,
+    ProbeFile,
+    finite,
+    mark_exact_duplicates,
+    read_probed,
+    state_of,
+)
+from nemo_vfm.curate.examine.findings import Cache, Findings, MissingFindings
+from nemo_vfm.curate.examine.sandbox import ChildLimits, ChildReply, MediaWork, valid
+from nemo_vfm.curate.execute.work_units import Executor, LostItem, ProgressWatch, Step, StepThroughput, Worker, WorkItem
+from nemo_vfm.curate.output.transcode import Encode, EncodedMedia, Transcode
 from nemo_vfm.curate.record.ledger import ClipRecord, FileRecord, MediaInfo, SourceFile
 from nemo_vfm.curate.record.stage import Learned, Ready, Stage
 from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, spans_of
@@ -31,7 +38,7 @@ from nemo_vfm.data.video.image_file import said_of_deep
 
 STRETCH_S, MOST_STRETCHES = 60.0, 32  # a container is read from end to end for each
 SEGMENT_S, MOST_SEGMENTS = 30.0, 32  # of a film whose clips one worker encodes
-Replies = list[Reply] | Lost
+Replies = list[ChildReply] | LostItem
 PROBED = 2  #: changed when a probe finds out something else about the same file
 #: Ray hides GPUs from a worker that requests none. So each worker that decodes or encodes there requests a slice, and a
 #: model beside eight of them requests the rest: a whole GPU would never be free.
@@ -52,7 +59,7 @@ class JudgeWork:
 
     def do(self, item: object) -> Iterator[object]:
         """The same reply with the findings of the learned stages instead of their frames."""
-        if not isinstance(item, Reply):
+        if not isinstance(item, ChildReply):
             yield item  # how far the decoding is
             return
         found: dict[str, Json] = {}
@@ -65,7 +72,7 @@ class JudgeWork:
                 raise  # weights or a package are missing: no other clip would fare better
             except ValueError as error:
                 found[name] = {"message": str(error)}
-        yield Reply({**item.fact, "found": item.fact["found"] | found}) if found else item
+        yield ChildReply({**item.fact, "found": item.fact["found"] | found}) if found else item
 
     def stop(self) -> None:
         """Models go with the process."""
@@ -77,12 +84,12 @@ class Film:
 
     file: FileRecord  #: of the ledger
     info: MediaInfo  #: what its container reports
-    missing: Missing  #: what has yet to be found out
+    missing: MissingFindings  #: what has yet to be found out
     splitter: object  #: of the recipe
     open_jobs: int = 0  #: pieces that are not done yet
     glances: dict[int, str] = field(default_factory=dict)  #: of each stretch, by its first frame
     holes: Sequence[int] = ()  #: see `VideoInfo.holes`
-    looks: dict[Span, Reply] = field(default_factory=dict)  #: of each span that was looked at
+    looks: dict[Span, ChildReply] = field(default_factory=dict)  #: of each span that was looked at
     end: Json = None  #: how far it could be read
     broken: bool = False  #: a stretch could not be read
 
@@ -104,7 +111,7 @@ class ExamineJob:
             return min(info.num_frames, round(asked_s * info.fps))
         return info.num_frames if self.stretch is None else self.stretch[1] - self.stretch[0]
 
-    def item(self) -> Item:
+    def item(self) -> WorkItem:
         """What a worker is asked."""
         file, info = self.film.file, self.film.info
         # The spans that a table asks for; None as an end is that of the video, since JSON knows no infinity.
@@ -116,7 +123,7 @@ class ExamineJob:
         }  # fmt: skip
         # A stretch begins a little earlier, and ends with the shot that goes on behind it.
         frames = info.num_frames if self.stretch is None else 2 * self.num_frames
-        return Item(request, megapixels(frames, info.width, info.height), file.found.here)
+        return WorkItem(request, megapixels(frames, info.width, info.height), file.found.here)
 
     def done(self, replies: Replies) -> "tuple[Replies | None, list[ExamineJob]]":
         """The video's replies once they are complete, and the jobs to run again for missing ones."""
@@ -124,7 +131,7 @@ class ExamineJob:
             return replies, []
         film = self.film
         film.open_jobs -= 1
-        if isinstance(replies, Lost) or "failed" in replies[-1].fact:
+        if isinstance(replies, LostItem) or "failed" in replies[-1].fact:
             film.broken = True
         else:
             *looks, end = replies
@@ -152,10 +159,10 @@ class ExamineJob:
             jobs = [ExamineJob(film, (group[0][0], group[-1][1]), group) for group in absent.values()]
             film.open_jobs = len(jobs)
             return None, jobs
-        return [*(film.looks[span] for span in spans), Reply({"end": film.end})], []
+        return [*(film.looks[span] for span in spans), ChildReply({"end": film.end})], []
 
 
-def jobs_of(file: FileRecord, missing: Missing, examine: Examine) -> list[ExamineJob]:
+def jobs_of(file: FileRecord, missing: MissingFindings, examine: Examine) -> list[ExamineJob]:
     """One job a file, or several of which each takes a stretch."""
     assert file.info is not None
     film, count = Film(file, file.info, missing, examine.splitter), file.info.num_frames
@@ -175,12 +182,12 @@ class WorkContext:
     """The executor, its limits, and the record of its throughput."""
 
     executor: Executor  #: does the steps
-    limits: Limits  #: of children that touch media
-    throughput: list[Throughput]  #: what each step did, in order; the report shows it
+    limits: ChildLimits  #: of children that touch media
+    throughput: list[StepThroughput]  #: what each step did, in order; the report shows it
 
     def work(
-        self, title: str, total: int, steps: Sequence[Step], items: Sequence[Item], *, note: bool = False
-    ) -> Iterator[tuple[int, list[Reply] | Lost]]:
+        self, title: str, total: int, steps: Sequence[Step], items: Sequence[WorkItem], *, note: bool = False
+    ) -> Iterator[tuple[int, list[ChildReply] | LostItem]]:
         """Each item's number and replies, once it is finished; shows a bar of frames, or else of items."""
         if not items:
             return
@@ -197,9 +204,9 @@ class WorkContext:
 
             if total:
                 progress.frames(title, 0, total)
-            watch = Watch(advance)
+            watch = ProgressWatch(advance)
             for number, parts in self.executor.run(steps, items, watch):
-                yield number, parts if isinstance(parts, Lost) else valid(parts)
+                yield number, parts if isinstance(parts, LostItem) else valid(parts)
                 if not total:
                     line.advance(note=str(items[number].request["name"]) if note else None)
         for step in watch.steps:
@@ -209,7 +216,7 @@ class WorkContext:
 
 def probe_all(found: Sequence[SourceFile], hands: WorkContext, *, max_frames: int, folder: Path) -> list[FileRecord]:
     """A record of each file; those that have not changed since they were probed last are not opened."""
-    operation, known = Probe(max_frames), Cache(folder)
+    operation, known = ProbeFile(max_frames), Cache(folder)
     files = [FileRecord(one, state="" if one.identity else state_of(one.path)) for one in found]
     keys, new = {}, []
     for file in files:
@@ -225,18 +232,18 @@ def probe_all(found: Sequence[SourceFile], hands: WorkContext, *, max_frames: in
     requests = [
         {"path": str(file.found.path.absolute()), "name": file.found.name, "image": file.found.is_image} for file in new
     ]
-    items = [Item(request, 0.0, file.found.here) for request, file in zip(requests, new, strict=True)]
+    items = [WorkItem(request, 0.0, file.found.here) for request, file in zip(requests, new, strict=True)]
     steps = [Step("probe", MediaWork(operation, hands.limits))]
     for number, replies in hands.work("probe", 0, steps, items, note=True):
         file = new[number]
-        fact = {"failed": replies.message} if isinstance(replies, Lost) else replies[-1].fact
+        fact = {"failed": replies.message} if isinstance(replies, LostItem) else replies[-1].fact
         read_probed(file, fact)
         if "failed" not in fact and keys[file.found.name]:
             known.put(keys[file.found.name], fact)
     mark_exact_duplicates(files)
     for file in files:
         if file.message is not None:
-            warn(f"failed: {named(file, file.message)}")
+            warn(f"failed: {with_file_name(file, file.message)}")
     if deep := sum(file.info is not None and file.info.is_deep for file in files):
         warn(said_of_deep(deep))
     return files
@@ -267,7 +274,7 @@ def examine_all(
             if whole is None:
                 continue
             why: str | None
-            if isinstance(whole, Lost):
+            if isinstance(whole, LostItem):
                 why = f"{film.file.found.name}: {whole.message}"
             elif "failed" in whole[-1].fact:
                 why = f"{film.file.found.name}: {whole[-1].fact['failed']}"
@@ -275,7 +282,7 @@ def examine_all(
                 why = findings.put(film.file, film.missing, whole)
             if why is not None:
                 film.file.message = why
-                warn(f"failed: {named(film.file, why)}")
+                warn(f"failed: {with_file_name(film.file, why)}")
         jobs = following
     paths: dict[str, tuple[Path, ...]] = {}  # of every file with the same bytes, by these
     for file in files:
@@ -283,10 +290,10 @@ def examine_all(
     for file in (file for file in readable if file.message is None):
         findings.fill(file, paths[file.source_id])
         for message in sorted({clip.message for clip in file.clips if clip.message is not None}):
-            warn(f"failed in part: {named(file, message)}")
+            warn(f"failed in part: {with_file_name(file, message)}")
 
 
-def named(file: FileRecord, message: str) -> str:
+def with_file_name(file: FileRecord, message: str) -> str:
     """The message with the file's name, once."""
     name = " ".join(file.found.name.split())  # as `reason_of` has it: a name must not begin a line of the log
     return message if name in message else f"{name}: {message}"
@@ -344,7 +351,7 @@ def encode_missing(files: Sequence[FileRecord], encode: Encode, hands: WorkConte
                 "state": file.state, "clips": clips, "image": file.found.is_image,
             }  # fmt: skip
             pixels = sum(megapixels(r.clip.num_frames, r.width, r.height) for r in missing)
-            items.append(Item(request, pixels, file.found.here))
+            items.append(WorkItem(request, pixels, file.found.here))
             work.append((file, missing))
     if work:
         ready()
@@ -356,10 +363,12 @@ def encode_missing(files: Sequence[FileRecord], encode: Encode, hands: WorkConte
         _note(*work[number], replies, encode.media)
 
 
-def _note(file: FileRecord, missing: Sequence[ClipRecord], replies: list[Reply] | Lost, media: Media) -> None:
+def _note(
+    file: FileRecord, missing: Sequence[ClipRecord], replies: list[ChildReply] | LostItem, media: EncodedMedia
+) -> None:
     """Record why clips are not encoded: each clip's own reason, or the one that ended the work on the file."""
     name = file.found.name
-    if isinstance(replies, Lost):
+    if isinstance(replies, LostItem):
         why, messages = replies.message, {}
     else:
         why = next((str(reply.fact["failed"]) for reply in replies if "failed" in reply.fact), "it was not encoded")

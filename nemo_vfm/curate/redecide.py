@@ -16,7 +16,7 @@ from nemo_vfm.core.optional import computes_nothing
 from nemo_vfm.core.storage.files import atomic_path, read_json, sha256_file, write_bytes, write_json, write_text
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.balance import RULE, Balance, Balanced
+from nemo_vfm.curate.balance import RULE, Balance, BalanceResult
 from nemo_vfm.curate.decide.rule import (
     NEAREST_PAIRS,
     Rule,
@@ -30,7 +30,7 @@ from nemo_vfm.curate.decide.rule import (
 )
 from nemo_vfm.curate.decide.score_table import Labels, Table, read_table
 from nemo_vfm.curate.examine.findings import fingerprint
-from nemo_vfm.curate.output.write_outputs import copy_files, finished, read_vectors, replaced_folder
+from nemo_vfm.curate.output.write_outputs import copy_files, read_marker, read_vectors, replaced_folder
 from nemo_vfm.curate.record.ledger import NO_CLIP_KEPT, NO_FRAMES, TRANSITION, ClipRecord, Ledger, kind_of
 from nemo_vfm.curate.record.stage import Compares
 from nemo_vfm.data.shards.clip_id import Clip
@@ -62,7 +62,7 @@ class Fates:
 
     rules: list[str | None]  #: the rule that drops each clip; None where it is kept or failed
     duplicate_of: list[str | None]  #: the kept clip that it duplicates
-    balanced: Balanced | None = field(default=None)  #: the result of the balance; None without one
+    balanced: BalanceResult | None = field(default=None)  #: the result of the balance; None without one
 
 
 def decide_again(
@@ -263,7 +263,7 @@ class Redecide:
         )
         done = run.folder / "made_of.json"
         whole = not self.with_shards or (run.folder / "shards/shards.json").is_file()
-        if whole and (known := finished(done, state)) is not None:
+        if whole and (known := read_marker(done, state)) is not None:
             return Outcome(known["summary"], known["figures"], did_nothing=True)
         done.unlink(missing_ok=True)
         curated = self._read()

@@ -24,7 +24,7 @@ _ROW_NOISE, _GRAIN_NOISE, _GRAIN_MEAN = 36.0 * _ROWS, 4.0, 1.5
 _COLOURS, _PROFILE, _GRAIN = 0.35, 0.5, 0.15
 
 
-class Look:
+class ColourLayoutEmbedder:
     """The embedder without weights: what kind of picture a clip is, not what happens in it.
 
     It takes two drives along the same kind of road under the same sky for one. Where that is too much, give an
@@ -52,8 +52,8 @@ class Look:
         if len(rows) >= _ROWS and len(columns) >= _ROWS:
             inside = frames_THWC[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
         rows_N3 = np.mean([_lab(frame, _COLUMNS, _ROWS).mean(axis=1) for frame in inside], axis=0)
-        profile = _tempered((rows_N3 - rows_N3.mean(axis=0)).ravel(), _ROW_NOISE)
-        grain = _tempered(np.mean([_grain(frame) for frame in inside], axis=0), _GRAIN_NOISE)
+        profile = _normalise((rows_N3 - rows_N3.mean(axis=0)).ravel(), _ROW_NOISE)
+        grain = _normalise(np.mean([_grain(frame) for frame in inside], axis=0), _GRAIN_NOISE)
         # Square roots of the shares of 6 x 8 x 8 cells of Lab, (384,), each pixel spread over the eight nearest cells.
         # With roots the cosine of two histograms is their Bhattacharyya coefficient, so one big flat background does
         # not drown everything else.
@@ -85,6 +85,6 @@ def _grain(frame: Frames) -> NDArray[np.float64]:
     return np.asarray(np.log1p(np.concatenate(bands)) - _GRAIN_MEAN)
 
 
-def _tempered(values: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
+def _normalise(values: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
     """Length 1 where there is much to tell, next to 0 where there is only noise."""
     return np.asarray(values / np.sqrt(np.square(values).sum() + noise))

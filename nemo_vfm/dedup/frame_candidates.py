@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.dedup.keypoints import LEAST, Frame, Place, agreement, registered
+from nemo_vfm.dedup.keypoints import LEAST, FrameKeypoints, Place, agreement, register
 
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
@@ -66,7 +66,7 @@ def candidates(clips: Sequence[Sequence[Bytes]]) -> dict[tuple[int, int], list[t
     return dict(sorted(pairs.items()))
 
 
-def shown(a: Sequence[Frame], b: Sequence[Frame]) -> float:
+def shown_share(a: Sequence[FrameKeypoints], b: Sequence[FrameKeypoints]) -> float:
     """The share of the shorter clip's frames that the longer one shows at one place and in order, 0 to 1.
 
     Frames in which nothing can be found again count for neither side.
@@ -76,8 +76,8 @@ def shown(a: Sequence[Frame], b: Sequence[Frame]) -> float:
     )
     if not short:
         return 0.0
-    places = {(i, j): place for i, x in enumerate(short) for j, y in enumerate(long) if (place := registered(x, y))}
-    graded = {at: _graded(short[at[0]], long[at[1]], place) for at, place in places.items()}
+    places = {(i, j): place for i, x in enumerate(short) for j, y in enumerate(long) if (place := register(x, y))}
+    graded = {at: _grade(short[at[0]], long[at[1]], place) for at, place in places.items()}
     best = 0.0
     for one in (places[at] for at in sorted(graded, key=lambda at: -graded[at])[:_HYPOTHESES]):
         # The pairs of frames whose place is this one: a crop stays where it is while the clip runs.
@@ -96,11 +96,11 @@ def shown(a: Sequence[Frame], b: Sequence[Frame]) -> float:
     return best / len(short)
 
 
-def same(a: Frame, b: Frame) -> bool:
+def same(a: FrameKeypoints, b: FrameKeypoints) -> bool:
     """Whether two frames show the same picture at all."""
-    place = registered(a, b)
-    return place is not None and _graded(a, b, place) > 0
+    place = register(a, b)
+    return place is not None and _grade(a, b, place) > 0
 
 
-def _graded(a: Frame, b: Frame, place: Place) -> float:
+def _grade(a: FrameKeypoints, b: FrameKeypoints, place: Place) -> float:
     return min(1.0, max(0.0, (agreement(a, b, place) - _DIFFERENT) / (_SAME - _DIFFERENT)))

@@ -30,7 +30,7 @@ _NOISE = 40.0  # variance (8-bit levels) below which a picture says little
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class FrameKeypoints:
     """What is kept of a frame."""
 
     points_N2: Points  #: x and y of keypoints, in shares of the width and the height
@@ -59,7 +59,7 @@ def _pairs_of_numbers() -> NDArray[np.int64]:
     return np.random.default_rng(0).permuted(np.tile(np.arange(128), (NUM_BITS, 1)), axis=1)[:, :2].T
 
 
-def describe(frame_HWC: Bytes) -> Frame:
+def describe(frame_HWC: Bytes) -> FrameKeypoints:
     """The keypoints and the small copy of an RGB frame."""
     height, width = frame_HWC.shape[:2]
     scale = min(1.0, SHORT_SIDE_PX / min(height, width))
@@ -71,10 +71,12 @@ def describe(frame_HWC: Bytes) -> Frame:
     first, second = _pairs_of_numbers()
     found = np.zeros((0, 128), np.float32) if numbers is None else numbers[:MOST]
     thumb = cv2.resize(small, (THUMB_PX, THUMB_PX), interpolation=cv2.INTER_AREA)
-    return Frame(places, np.packbits(found[:, first] > found[:, second], axis=1), np.asarray(thumb), width / height)
+    return FrameKeypoints(
+        places, np.packbits(found[:, first] > found[:, second], axis=1), np.asarray(thumb), width / height
+    )
 
 
-def registered(a: Frame, b: Frame) -> Place | None:
+def register(a: FrameKeypoints, b: FrameKeypoints) -> Place | None:
     """Where `a` lies in `b`, by their keypoints; None where they share no picture."""
     if min(len(a.points_N2), len(b.points_N2)) < LEAST:
         return None
@@ -95,7 +97,7 @@ def registered(a: Frame, b: Frame) -> Place | None:
     return Place(scale, float(matrix[0, 2]), float(matrix[1, 2]))
 
 
-def agreement(a: Frame, b: Frame, place: Place) -> float:
+def agreement(a: FrameKeypoints, b: FrameKeypoints, place: Place) -> float:
     """How equal the small copies are where they overlap, -1 to 1; 0 where they hardly do."""
     across = place.scale * a.aspect / b.aspect
     matrix = np.array([[across, 0, place.shift_x / b.aspect * THUMB_PX], [0, place.scale, place.shift_y * THUMB_PX]])
@@ -117,7 +119,7 @@ _HEAD = np.dtype([("keypoints", "u1"), ("aspect", "<f4")])
 _POINTS = 255  # steps of a side at which keypoints are kept
 
 
-def as_bytes(frames: Sequence[Frame]) -> bytes:
+def as_bytes(frames: Sequence[FrameKeypoints]) -> bytes:
     """The frames one after another: head, points, descriptors, small copy."""
     parts = []
     for frame in frames:
@@ -127,7 +129,7 @@ def as_bytes(frames: Sequence[Frame]) -> bytes:
     return b"".join(parts)
 
 
-def from_bytes(data: bytes) -> list[Frame]:
+def from_bytes(data: bytes) -> list[FrameKeypoints]:
     """What `as_bytes` wrote.
 
     Raises:
@@ -142,6 +144,8 @@ def from_bytes(data: bytes) -> list[Frame]:
         bits = np.frombuffer(data, np.uint8, count * NUM_BITS // 8, at + count * 2).reshape(-1, NUM_BITS // 8)
         at += count * (2 + NUM_BITS // 8)
         small = np.frombuffer(data, np.uint8, thumb, at).reshape(THUMB_PX, THUMB_PX, 3)
-        frames.append(Frame(points.astype(np.float32) / np.float32(_POINTS), bits, small, float(head["aspect"])))
+        frames.append(
+            FrameKeypoints(points.astype(np.float32) / np.float32(_POINTS), bits, small, float(head["aspect"]))
+        )
         at += thumb
     return frames

@@ -60,7 +60,7 @@ def _low(plane: NDArray[np.float32], count: int, *, mean: float) -> NDArray[np.f
     return np.asarray(spectrum[:count, :count] / _SIDE_PX * frequencies, dtype=np.float32).ravel()
 
 
-def contained(a_TD: Signatures, b_TD: Signatures) -> float:
+def contained_share(a_TD: Signatures, b_TD: Signatures) -> float:
     """The share of the shorter one's frames that the longer one shows in the same order and pace, 0 to 1.
 
     All offsets are tried. Frames count by how much there is to see on them, and at most as far as `_SAME` asks.
@@ -91,7 +91,7 @@ def alike(sequences: Sequence[Kept], above: float) -> list[Pair]:
     found = []
     for a, b in _candidates(sequences):
         fine = (sequences[place].astype(np.float32, copy=False) for place in (a, b))
-        if (share := contained(*fine)) > above:
+        if (share := contained_share(*fine)) > above:
             found.append(Pair(a, b, share))
     return found
 

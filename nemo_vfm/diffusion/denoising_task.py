@@ -59,7 +59,7 @@ class Denoise:
         if text_BLD is None or mask_BL is None:
             text_BLD, mask_BL = self.text_encoder.encode(batch.captions)
         text_BLD, mask_BL = text_BLD.to(device).float(), mask_BL.to(device)
-        samples = [self._noised(batch, *sample, seed, training)
+        samples = [self._noise_sample(batch, *sample, seed, training)
                    for sample in zip(batch.keys, clean, pixels, strict=True)]  # fmt: skip
         sigma_B = torch.cat([sample.sigma_B for sample in samples])
         dropped_B = torch.tensor([sample.drops_text for sample in samples], device=device)
@@ -75,10 +75,10 @@ class Denoise:
                     for sample in samples]  # fmt: skip
             weight_B = weight_B * torch.stack([one.sum() for one in made]).to(weight_B.device)
         return ModelInputs(
-            inputs=_joined([sample.inputs for sample in samples], packed) | sizes
+            inputs=_collate([sample.inputs for sample in samples], packed) | sizes
             | {"text_BLD": text_BLD, "text_mask_BL": mask_BL, "fps_B": batch.fps_B},
             targets={name.removesuffix("_BCTHW").removesuffix("_XC"): one
-                     for name, one in _joined([sample.targets for sample in samples], packed).items()}
+                     for name, one in _collate([sample.targets for sample in samples], packed).items()}
             | {"sigma": sigma_B},
             weight_B=weight_B,
             tags={"noise": self.objective.fraction(sigma_B)},
@@ -108,7 +108,7 @@ class Denoise:
         pixels_BCTHW = batch.video_BCTHW.float() / 127.5 - 1
         return list(pixels_BCTHW), list(self.codec.encode(pixels_BCTHW))
 
-    def _noised(
+    def _noise_sample(
         self, batch: Batch, key: str, clean_CTHW: Tensor, video_CTHW: Tensor | None, seed: int, training: bool
     ) -> "_Sample":
         """The network's inputs and the loss's targets for one sample, by numbers from its own generator, in this order:
@@ -190,7 +190,7 @@ class _Sample:
     drops_text: bool
 
 
-def _joined(samples: Sequence[Mapping[str, Tensor]], packed: bool) -> dict[str, Tensor]:
+def _collate(samples: Sequence[Mapping[str, Tensor]], packed: bool) -> dict[str, Tensor]:
     """Samples as one batch; packed ones' latents are concatenated along positions, (X, C), and levels along samples."""
     joined = {}
     for name in samples[0]:

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from nemo_vfm.diffusion.exponential import advanced
-from nemo_vfm.diffusion.sampler import Denoiser, Drawn, FixedSteps
+from nemo_vfm.diffusion.exponential import exponential_step
+from nemo_vfm.diffusion.sampler import Denoiser, FixedSteps, SampleResult
 
 _LEAST_SCALE = 1e-6  # flow matching begins at scale 0, whose logarithm there is none of
 
@@ -29,7 +29,7 @@ class DPM2M(FixedSteps):
 
     steps: int = 35
 
-    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
+    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> SampleResult:
         """As if D were all the step what the last two estimates say of its middle."""
         levels = [float(sigma) for sigma in sigmas]
         x, before = levels[0] * noise.double(), None
@@ -39,8 +39,8 @@ class DPM2M(FixedSteps):
             if before is not None and following > 0:
                 step, step_before = log_ratio(denoise, following) - at, at - before[0]
                 middle = clean + step / (2 * step_before) * (clean - before[1])
-            x, before = advanced(x, sigma, following, middle), (at, clean)
-        return Drawn(x, len(levels) - 1)
+            x, before = exponential_step(x, sigma, following, middle), (at, clean)
+        return SampleResult(x, len(levels) - 1)
 
 
 def log_ratio(denoise: Denoiser, sigma: float) -> float:

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from nemo_vfm.diffusion.sampler import Denoiser, Drawn, FixedSteps
+from nemo_vfm.diffusion.sampler import Denoiser, FixedSteps, SampleResult
 
 
 @dataclass(eq=False, kw_only=True)
@@ -31,7 +31,7 @@ class RES2AB(FixedSteps):
 
     steps: int = 35
 
-    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
+    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> SampleResult:
         """D(t) = D + t (D - D before) / (length of the step before)."""
         levels = [float(sigma) for sigma in sigmas]
         x, slope = levels[0] * noise.double(), None
@@ -40,8 +40,8 @@ class RES2AB(FixedSteps):
             clean = denoise(x, sigma)
             if before is not None:
                 slope = (clean - before[1]) / math.log(before[0] / sigma)
-            x, before = advanced(x, sigma, following, clean, slope), (sigma, clean)
-        return Drawn(x, len(levels) - 1)
+            x, before = exponential_step(x, sigma, following, clean, slope), (sigma, clean)
+        return SampleResult(x, len(levels) - 1)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -56,7 +56,7 @@ class RES2Mid(FixedSteps):
 
     steps: int = 18
 
-    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
+    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> SampleResult:
         """D(t) = D + t (D in the middle - D) / (half a step)."""
         levels = [float(sigma) for sigma in sigmas]
         x, evaluations = levels[0] * noise.double(), 0
@@ -65,13 +65,13 @@ class RES2Mid(FixedSteps):
             evaluations += 1
             if following > 0:
                 middle = math.sqrt(sigma * following)
-                slope = (denoise(advanced(x, sigma, middle, clean), middle) - clean) / math.log(sigma / middle)
+                slope = (denoise(exponential_step(x, sigma, middle, clean), middle) - clean) / math.log(sigma / middle)
                 evaluations += 1
-            x = advanced(x, sigma, following, clean, slope)
-        return Drawn(x, evaluations)
+            x = exponential_step(x, sigma, following, clean, slope)
+        return SampleResult(x, evaluations)
 
 
-def advanced(x: Tensor, sigma: float, following: float, clean: Tensor, slope: Tensor | None = None) -> Tensor:
+def exponential_step(x: Tensor, sigma: float, following: float, clean: Tensor, slope: Tensor | None = None) -> Tensor:
     """The exact solution after one step if D were `clean` + t `slope`; at `following` = 0 the slope has no say."""
     kept = following / sigma
     if slope is None or following == 0:

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from nemo_vfm.diffusion.objective import Shift, shifted
+from nemo_vfm.diffusion.objective import Shift, shift_sigma
 from nemo_vfm.diffusion.sampler import positive
 
 _BELOW_ONE = 1e-6
@@ -38,13 +38,13 @@ class UniPCFlowSigmas:
     """
 
     def __init__(self, *, shift: float | Shift = 3.0, num_train_timesteps: int = 1000) -> None:
-        self.shift, self.num_train_timesteps = _checked(shift, num_train_timesteps), num_train_timesteps
+        self.shift, self.num_train_timesteps = _require_valid(shift, num_train_timesteps), num_train_timesteps
 
     def sigmas(self, steps: int, size_THW: Sequence[int]) -> Tensor:
         """See the class; (steps + 1,)."""
         equal = torch.linspace(1, 1 / self.num_train_timesteps, positive(steps) + 1, dtype=torch.float64)
         equal[-1] = 0
-        return shifted(equal, self.shift, size_THW).clamp(max=1 - _BELOW_ONE)
+        return shift_sigma(equal, self.shift, size_THW).clamp(max=1 - _BELOW_ONE)
 
     def first_noise(self, sigmas: Tensor) -> float:
         return float(sigmas[0])
@@ -59,14 +59,14 @@ class FlowMatchEulerSigmas:
     """
 
     def __init__(self, *, shift: float | Shift = 1.0, num_train_timesteps: int = 1000) -> None:
-        self.shift, self.num_train_timesteps = _checked(shift, num_train_timesteps), num_train_timesteps
+        self.shift, self.num_train_timesteps = _require_valid(shift, num_train_timesteps), num_train_timesteps
 
     def sigmas(self, steps: int, size_THW: Sequence[int]) -> Tensor:
         """Equally spaced levels between the shifted ends, shifted again, then 0; (steps + 1,)."""
         ends = torch.tensor([1, 1 / self.num_train_timesteps], dtype=torch.float64)
-        high, low = shifted(ends, self.shift, size_THW).tolist()
+        high, low = shift_sigma(ends, self.shift, size_THW).tolist()
         between = torch.linspace(high, low, positive(steps), dtype=torch.float64)
-        return torch.cat([shifted(between, self.shift, size_THW), between.new_zeros(1)])
+        return torch.cat([shift_sigma(between, self.shift, size_THW), between.new_zeros(1)])
 
     def first_noise(self, sigmas: Tensor) -> float:
         return float(sigmas[0])
@@ -107,7 +107,7 @@ class KarrasSigmas:
         return 1.0 if self.whole_noise else float(sigmas[0])
 
 
-def _checked(shift: float | Shift, num_train_timesteps: int) -> float | Shift:
+def _require_valid(shift: float | Shift, num_train_timesteps: int) -> float | Shift:
     if not isinstance(shift, Shift) and shift <= 0:
         raise ValueError(f"shift must be above 0, got {shift}; 1 shifts nothing")
     if num_train_timesteps < 2:

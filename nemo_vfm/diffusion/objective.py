@@ -100,7 +100,7 @@ class FlowMatching:
             which, uniform = torch.rand(2, generator=generator)
             normal = torch.randn((), generator=generator) * self.logit_std + self.logit_mean
             sigma = uniform if which < self.uniform_fraction else torch.sigmoid(normal)
-            sigma = shifted(sigma, self.shift, size_THW)
+            sigma = shift_sigma(sigma, self.shift, size_THW)
             if self.drawn[0] <= sigma <= self.drawn[1]:
                 return sigma
         raise ValueError(f"none of {_MOST_DRAWS:,} noise levels lies in drawn, {self.drawn}; widen it, or change shift")
@@ -140,7 +140,7 @@ class FlowMatching:
     def schedule(self, steps: int, size_THW: Sequence[int]) -> Tensor:
         """Equal steps from 1 to 0, shifted."""
         equal = torch.linspace(1, 0, _steps(steps) + 1, dtype=torch.float64)
-        return shifted(equal, self.shift, size_THW)
+        return shift_sigma(equal, self.shift, size_THW)
 
     def fraction(self, sigma_B: Tensor) -> Tensor:
         """sigma itself."""
@@ -239,7 +239,7 @@ def _steps(steps: int) -> int:
     return steps
 
 
-def shifted(sigma: Tensor, shift: float | Shift, size_THW: Sequence[int]) -> Tensor:
+def shift_sigma(sigma: Tensor, shift: float | Shift, size_THW: Sequence[int]) -> Tensor:
     """s sigma / (1 + (s - 1) sigma), with s the shift as a number, or computed by the rule for this size."""
     factor = shift.factor(size_THW) if isinstance(shift, Shift) else shift
     return factor * sigma / (1 + (factor - 1) * sigma)

@@ -26,7 +26,7 @@ class Denoiser(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class SampleResult:
     """A sample and what it cost."""
 
     latents: Tensor  #: the sample, fp64
@@ -40,7 +40,7 @@ class Sampler(Protocol):
     def num_steps(self) -> int:
         """Steps to ask the objective's schedule for."""
 
-    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
+    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> SampleResult:
         """Follow the noise levels `sigmas` down from x = sigmas[0] * noise."""
 
 
@@ -71,13 +71,13 @@ class Euler(FixedSteps):
 
     steps: int = 50
 
-    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
+    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> SampleResult:
         """x += (next - sigma) (x - D) / sigma."""
         levels = [float(sigma) for sigma in sigmas]
         x = levels[0] * noise.double()
         for sigma, following in pairwise(levels):
             x = x + (following - sigma) * (x - denoise(x, sigma)) / sigma
-        return Drawn(x, len(levels) - 1)
+        return SampleResult(x, len(levels) - 1)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -92,7 +92,7 @@ class Heun(FixedSteps):
 
     steps: int = 35
 
-    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
+    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> SampleResult:
         """Predict with the slope here, evaluate at the *predicted* point, step with the mean slope."""
         levels = [float(sigma) for sigma in sigmas]
         x, evaluations = levels[0] * noise.double(), 0
@@ -104,7 +104,7 @@ class Heun(FixedSteps):
                 slope = (slope + (predicted - denoise(predicted, following)) / following) / 2
                 evaluations += 1
             x = x + (following - sigma) * slope
-        return Drawn(x, evaluations)
+        return SampleResult(x, evaluations)
 
 
 def positive(steps: int) -> int:

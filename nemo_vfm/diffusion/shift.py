@@ -30,7 +30,7 @@ class LinearShift:
         if high < low or most < math.exp(low):
             raise ValueError(f"high ({high}) must not be below low ({low}), nor most ({most}) below e^{low}")
         self.low, self.high, self.low_tokens, self.high_tokens = low, high, low_tokens, high_tokens
-        self.most, self.patch = most, _checked(patch)
+        self.most, self.patch = most, _require_patch(patch)
 
     def factor(self, size_THW: Sequence[int]) -> float:
         """e^mu, at most `most`."""
@@ -55,7 +55,7 @@ class SqrtShift:
     ) -> None:  # fmt: skip
         if scale <= 0 or at_tokens < 1 or least <= 0:
             raise ValueError(f"scale ({scale}), at_tokens ({at_tokens}) and least ({least}) must be above 0")
-        self.scale, self.at_tokens, self.least, self.patch = scale, at_tokens, least, _checked(patch)
+        self.scale, self.at_tokens, self.least, self.patch = scale, at_tokens, least, _require_patch(patch)
 
     def factor(self, size_THW: Sequence[int]) -> float:
         """max(least, scale sqrt(tokens / at_tokens))."""
@@ -67,7 +67,7 @@ def tokens_of(size_THW: Sequence[int], patch: tuple[int, int, int]) -> int:
     return math.prod(-(-side // step) for side, step in zip(size_THW, patch, strict=True))
 
 
-def _checked(patch: Sequence[int]) -> tuple[int, int, int]:
+def _require_patch(patch: Sequence[int]) -> tuple[int, int, int]:
     if len(patch) != 3 or min(patch) < 1:
         raise ValueError(f"patch must be three sizes of at least 1 (frames, rows, columns), got {tuple(patch)}")
     return patch[0], patch[1], patch[2]  # a recipe gives a list

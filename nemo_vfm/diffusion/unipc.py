@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.diffusion.dpm_solver import log_ratio
-from nemo_vfm.diffusion.exponential import advanced, phi
-from nemo_vfm.diffusion.sampler import Denoiser, Drawn, FixedSteps, positive
+from nemo_vfm.diffusion.exponential import exponential_step, phi
+from nemo_vfm.diffusion.sampler import Denoiser, FixedSteps, SampleResult, positive
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _CleanEstimate:
     """An estimate of the clean latents, and where it was made."""
 
     at: float
@@ -46,26 +46,26 @@ class UniPC(FixedSteps):
             raise ValueError(f"order must be 1, 2 or 3, got {self.order}, and variant b1 or b2, got {self.variant!r}")
         positive(self.steps)
 
-    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
+    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> SampleResult:
         """Evaluate, correct the step that led here, predict the next."""
         levels = [float(sigma) for sigma in sigmas]
-        x, seen, last = levels[0] * noise.double(), list[_Seen](), None
+        x, seen, last = levels[0] * noise.double(), list[_CleanEstimate](), None
         for number, (sigma, following) in enumerate(pairwise(levels), start=1):
-            here = _Seen(log_ratio(denoise, sigma), denoise(x, sigma))
+            here = _CleanEstimate(log_ratio(denoise, sigma), denoise(x, sigma))
             if last is not None:
-                x = self._stepped(denoise, *last, sigma, seen, here)
+                x = self._step(denoise, *last, sigma, seen, here)
             left = len(levels) - number if levels[-1] == 0 else self.order
             seen, last = [here, *seen][: min(self.order, left)], (x, sigma)
-            x = self._stepped(denoise, x, sigma, following, seen)
-        return Drawn(x, len(levels) - 1)
+            x = self._step(denoise, x, sigma, following, seen)
+        return SampleResult(x, len(levels) - 1)
 
-    def _stepped(
-        self, denoise: Denoiser, x: Tensor, sigma: float, following: float, seen: list[_Seen],
-        ahead: _Seen | None = None,
+    def _step(
+        self, denoise: Denoiser, x: Tensor, sigma: float, following: float, seen: list[_CleanEstimate],
+        ahead: _CleanEstimate | None = None,
     ) -> Tensor:  # fmt: skip
         """From `sigma` to `following` by the estimates `seen`, newest first, and the one `ahead` if it is known."""
         now, others = seen[0], seen[1:] + ([ahead] if ahead is not None else [])
-        result = advanced(x, sigma, following, now.clean)
+        result = exponential_step(x, sigma, following, now.clean)
         h = log_ratio(denoise, following) - now.at
         for weight, other in zip(self._weights(h, [other.at - now.at for other in others]), others, strict=True):
             result = result + denoise.scale(following) * weight * (other.clean - now.clean)

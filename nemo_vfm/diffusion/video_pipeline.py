@@ -117,7 +117,7 @@ class TextToVideo:
         if moves and not getattr(model, "one_on_device", False):  # else each is moved when it is called
             model.to(device)
         given = None if known is None else known.to(noise.device)
-        sampled = partial(self._sampled, model, texts, noise, request.fps, given, ranks)
+        sampled = partial(self._sample, model, texts, noise, request.fps, given, ranks)
         cache = None if self.step_cache is None else self.step_cache.begin(model)
         latents = sampled(cache)
         exact = sampled(None) if self.step_cache is not None and self.step_cache.measure else None
@@ -125,7 +125,7 @@ class TextToVideo:
             model.to("cpu")
         if not ranks.writes:
             return None
-        videos = self._decoded(latents, cache, exact)
+        videos = self._decode(latents, cache, exact)
         self._offload(self.codec)
         return videos
 
@@ -142,7 +142,7 @@ class TextToVideo:
         """Sample the latents of one video per prompt from noise, (B, C, T, H, W), fp32."""
         texts = self._encode_texts(prompts, noise.device)
         cache = None if self.step_cache is None else self.step_cache.begin(model)
-        return self._sampled(model, texts, noise, fps, given, ranks or SamplingRanks(), cache)
+        return self._sample(model, texts, noise, fps, given, ranks or SamplingRanks(), cache)
 
     def given(
         self, clips: Sequence[Tensor | None] | None, names: Sequence[tuple[str | int, ...]],
@@ -182,7 +182,7 @@ class TextToVideo:
         rows = torch.arange(2 * len(prompts)).clamp(max=len(prompts))  # repeats the negative prompt
         return text_BLD[rows], mask_BL[rows]
 
-    def _decoded(self, latents: Tensor, cache: CachedSteps | None, exact: Tensor | None) -> GeneratedVideos:
+    def _decode(self, latents: Tensor, cache: CachedSteps | None, exact: Tensor | None) -> GeneratedVideos:
         """Pixels, and the figures of the step cache, whose error is measured against the `exact` latents."""
         pixels = _pixels(self.codec.decode(latents))
         if cache is None:
@@ -196,7 +196,7 @@ class TextToVideo:
                 errors.append(CacheError(float(difference), inf if mse == 0 else 10 * log10(255**2 / mse)))
         return GeneratedVideos(pixels, *cache.counts(), errors)
 
-    def _sampled(
+    def _sample(
         self, model: nn.Module, texts: tuple[Tensor, Tensor], noise: Tensor, fps: float, given: GivenFrames | None,
         ranks: SamplingRanks, cache: CachedSteps | None,
     ) -> Tensor:  # fmt: skip

@@ -31,9 +31,9 @@ class JudgeStories:
 
     def run(self, run: Run) -> Outcome:
         """Judge and write."""
-        found = _judged(_read(self.texts))
+        found = _judge(_read(self.texts))
         if self.baseline is not None:
-            found["untrained"] = {name: _judged(_read(self.baseline))[name] for name in _MEASURES}
+            found["untrained"] = {name: _judge(_read(self.baseline))[name] for name in _MEASURES}
         write_json(run.folder / "judged.json", found)
         text = f"self-consistent texts {round(found['grammatical'] * len(found['texts']))}/{len(found['texts'])}"
         if "untrained" in found:
@@ -48,7 +48,7 @@ def _read(folder: Path) -> list[Json]:
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
-def _judged(texts: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
+def _judge(texts: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
     """Only generated sentences are judged: the prompt counts as correct."""
     rows: list[dict[str, Json]] = []
     for one in texts:

@@ -28,7 +28,7 @@ from nemo_vfm.models.adapters.low_rank_adapter import begin
 from nemo_vfm.parallel.apply.build_model import build_model
 from nemo_vfm.parallel.apply.frozen_weights import learned_state
 from nemo_vfm.parallel.checkpoint import checkpoint
-from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
+from nemo_vfm.parallel.checkpoint.checkpoint_folder import list_checkpoints
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from nemo_vfm.runtime.terminal import Terminal
 from nemo_vfm.runtime.user_permissions import permissions
@@ -77,7 +77,7 @@ def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str
     """
     if step < 1:
         raise UserError("steps are counted from 1, as in metrics.jsonl")
-    job, folder, seed = training(run, trust, allow_host)
+    job, folder, seed = load_training(run, trust, allow_host)
     if hasattr(job.data, "num_workers"):
         vars(job.data)["num_workers"] = 0  # one batch is not worth starting them
     data, seed_then = job.data_at(folder, step - 1, seed)
@@ -93,7 +93,7 @@ def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str
             epoch = (step - 1) / data.batches_per_epoch() + 1
         elif shares := [read.place / read.of for read in data.position(step - 1).values() if read.of]:
             epoch = min(shares) + 1
-    report = StepReport(str(folder), step, epoch, shapes, _recorded(folder, step), [])
+    report = StepReport(str(folder), step, epoch, shapes, _read_metrics(folder, step), [])
     if not losses:
         return _with_samples(report, job, batch, prepared, None)
     model, weights, exact = _model(job, folder, seed, step)
@@ -103,7 +103,7 @@ def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str
     return _with_samples(report, job, batch, prepared, found, weights, exact)
 
 
-def training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = ()) -> tuple[Train, Path, int]:
+def load_training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = ()) -> tuple[Train, Path, int]:
     """The training of a run, its folder and its seed.
 
     Raises:
@@ -126,7 +126,7 @@ def training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = ()) ->
     return found, run, composed.seed
 
 
-def _recorded(folder: Path, step: int) -> dict[str, float]:
+def _read_metrics(folder: Path, step: int) -> dict[str, float]:
     """The step's line of metrics.jsonl, which may be long: lines are short, and this one has a known beginning."""
     path = folder / "metrics.jsonl"
     if path.is_file():
@@ -144,7 +144,7 @@ def _recorded(folder: Path, step: int) -> dict[str, float]:
 def _model(job: Train, folder: Path, seed: int, step: int) -> tuple[nn.Module, str, bool]:
     """The model with the weights nearest before the step, which ones these are, and whether it began with them."""
     model, start_from = build_model(job.model, seed), job.weights.start_from
-    before = [path for path in existing(folder / "checkpoints") if checkpoint_names.step_of(path.name) < step]
+    before = [path for path in list_checkpoints(folder / "checkpoints") if checkpoint_names.step_of(path.name) < step]
     if before:
         if job.weights.adapters is not None and start_from is not None:
             start_from.load_into(model)

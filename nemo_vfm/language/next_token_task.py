@@ -31,17 +31,17 @@ class NextToken:
         inputs = {"tokens_BS": batch.tokens_BS, "labels_BS": batch.labels_BS}
         if batch.documents:
             inputs["lengths_N"] = torch.tensor(list(itertools.chain(*batch.documents)))  # read on the host
-        return ModelInputs(inputs, {}, batch.weight_B * _counted(batch.labels_BS))
+        return ModelInputs(inputs, {}, batch.weight_B * _count_targets(batch.labels_BS))
 
     def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """The mean over each row's labelled tokens, (B,), in natural units; 0 for a row without any."""
-        return output.sum(1) / _counted(prepared.tensors()["labels_BS"]).clamp_min(1)
+        return output.sum(1) / _count_targets(prepared.tensors()["labels_BS"]).clamp_min(1)
 
     def named(self, loss: float) -> dict[str, float]:
         """See `ReportsPerplexity`: the perplexity, exp of the loss."""
         return {"perplexity": math.exp(min(loss, 700.0))}  # above, no float is large enough
 
 
-def _counted(labels_BS: Tensor) -> Tensor:
+def _count_targets(labels_BS: Tensor) -> Tensor:
     """(B,), how many tokens of each row have a loss."""
     return (labels_BS != IGNORED).sum(1).float()

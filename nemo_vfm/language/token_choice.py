@@ -38,7 +38,7 @@ class Choice:
             raise ValueError("the scores of a text's next token are not finite; the model is not trained, or damaged")
         if self.temperature == 0:
             return torch.nn.functional.one_hot(scores.argmax(1), scores.shape[1]).float()
-        scores = self._kept(scores / self.temperature)
+        scores = self._keep_top_k(scores / self.temperature)
         likely = scores.softmax(1)
         if self.top_p < 1:
             ordered, words = likely.sort(dim=1, descending=True, stable=True)
@@ -47,7 +47,7 @@ class Choice:
         likely = likely.masked_fill(likely < self.min_p * likely.amax(1, keepdim=True), 0)
         return likely / likely.sum(1, keepdim=True)
 
-    def _kept(self, scores: Tensor) -> Tensor:
+    def _keep_top_k(self, scores: Tensor) -> Tensor:
         if self.top_k is None or self.top_k >= scores.shape[1]:
             return scores
         worst = scores.topk(self.top_k, 1).values[:, -1:]

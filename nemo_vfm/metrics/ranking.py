@@ -58,7 +58,7 @@ class ScoreCounts:
         loss_N = binary_cross_entropy_with_logits(logit_N, label_N, reduction="none")
         sums_N4 = torch.stack([label_N, 1 - label_N, logit_N.sigmoid(), loss_N], 1) * weight_N[:, None]
         ranked_N = logit_N if step is None else (logit_N.clamp(-MAX_LOGIT, MAX_LOGIT) / step).round()
-        return _added(ranked_N, sums_N4)
+        return _sum_by_score(ranked_N, sums_N4)
 
     @staticmethod
     def merged(parts: "Sequence[ScoreCounts]") -> "ScoreCounts":
@@ -66,7 +66,7 @@ class ScoreCounts:
 
         Labels and weights that are whole numbers add up exactly, in any order; other sums differ by rounding in fp64.
         """
-        return _added(torch.cat([part.score_K for part in parts]), torch.cat([part.sums_K4 for part in parts]))
+        return _sum_by_score(torch.cat([part.score_K for part in parts]), torch.cat([part.sums_K4 for part in parts]))
 
     @property
     def weight(self) -> float:
@@ -136,7 +136,7 @@ def expected_calibration_error(bins: Sequence[ReliabilityBin]) -> float:
     return sum(one.weight * abs(one.predicted - one.observed) for one in bins) / weight if weight else math.nan
 
 
-def _added(score_N: Tensor, sums_N4: Tensor) -> ScoreCounts:
+def _sum_by_score(score_N: Tensor, sums_N4: Tensor) -> ScoreCounts:
     score_K, place_N = torch.unique(score_N, return_inverse=True)
     return ScoreCounts(score_K, sums_N4.new_zeros(len(score_K), 4).index_add_(0, place_N, sums_N4))
 
@@ -195,7 +195,7 @@ class GroupedScores:
             inside_GT = place_T < sizes_G[at, None]
             source_GT = (begins_G[at, None] + place_T).clamp(max=len(group_N) - 1)
             score_GT, label_GT, weight_GT = (one[source_GT].double() for one in sorted_N)
-            for name, value_G in _measured(score_GT, label_GT, weight_GT, inside_GT, top_k).items():
+            for name, value_G in _group_metrics(score_GT, label_GT, weight_GT, inside_GT, top_k).items():
                 found[name][at] = value_G
         return found
 
@@ -221,7 +221,7 @@ def _mean(value_G: Tensor, weight_G: Tensor) -> float:
     return math.fsum((value_G * weight_G)[defined_G].tolist()) / weight if weight else math.nan
 
 
-def _measured(
+def _group_metrics(
     score_GT: Tensor, label_GT: Tensor, weight_GT: Tensor, inside_GT: Tensor, top_k: Sequence[int]
 ) -> dict[str, Tensor]:
     """Of groups whose samples are in falling order of scores, in front of padding."""

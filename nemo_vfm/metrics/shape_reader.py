@@ -27,7 +27,7 @@ DIRECTIONS: Final = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ShapeReading:
     """What was seen."""
 
     colour: str | None  #: a name of COLOURS, or None where no object was found
@@ -36,7 +36,7 @@ class Reading:
     shape: str | None = None  #: a name of SHAPES, or None where no object was found
 
 
-def read(video_THWC: NDArray[np.uint8]) -> Reading:
+def read(video_THWC: NDArray[np.uint8]) -> ShapeReading:
     """Find the object, name its colour, its outline and the direction it moves in.
 
     Raises:
@@ -55,10 +55,10 @@ def read(video_THWC: NDArray[np.uint8]) -> Reading:
     _, _, spread_T = _moments(weight_THW)
     seen_T: NDArray[np.bool_] = (area_T > _AREA[0]) & (area_T < _AREA[1]) & (spread_T < _MAX_SPREAD)
     if seen_T.sum() < max(2, len(video) // 2):
-        return Reading(None, None)
+        return ShapeReading(None, None)
     colour = _colour(video[seen_T], weight_THW[seen_T])
     if colour is None:
-        return Reading(None, None)
+        return ShapeReading(None, None)
     x_T, y_T, spread_T = _moments(weight_THW[seen_T])
     centre_T2 = np.stack([x_T, y_T], axis=1)
     # Displacement from the first to the last frame by a least-squares line through the centres.
@@ -68,7 +68,7 @@ def read(video_THWC: NDArray[np.uint8]) -> Reading:
     along = {name: travel[0] * dx + travel[1] * dy for name, (dx, dy) in DIRECTIONS.items()}
     best = max(along, key=lambda name: along[name])
     direction = best if along[best] >= _MIN_TRAVEL else None
-    return Reading(colour, direction, travel, outline(weight_THW[seen_T], centre_T2, spread_T))
+    return ShapeReading(colour, direction, travel, outline(weight_THW[seen_T], centre_T2, spread_T))
 
 
 _SIZES = (0.85, 0.92, 1.0, 1.08, 1.16)  # of the one that the spread says: blur and shadow widen an object

@@ -21,7 +21,7 @@ NUMBERS: Final = ("no", "one", "two", "three", "four", "five", "six", "seven",
                    "eight", "nine", "ten", "eleven", "twelve")  # fmt: skip
 
 
-def counted(number: int, fruit: str) -> str:
+def count_text(number: int, fruit: str) -> str:
     """The words for so many of them, such as "one pear" and "no pears"."""
     return f"{NUMBERS[number]} {fruit if number == 1 else FRUITS[fruit]}"
 
@@ -46,7 +46,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GrammarVerdict:
     """The judgement of a text."""
 
     sentences: int  #: how many whole ones it has
@@ -55,7 +55,7 @@ class Verdict:
     ended: bool  #: whether the last whole sentence ends a story
 
 
-def judge(text: str) -> Verdict:
+def judge(text: str) -> GrammarVerdict:
     """Read a story from its beginning; what stands after the last full stop is not judged."""
     facts, wrong = Facts(), []
     sentences = [one.strip() for one in re.findall(r"[^.]*\.", text)]
@@ -64,14 +64,14 @@ def judge(text: str) -> Verdict:
         for pattern, form in () if facts.ended else _FORMS:
             if found := pattern.fullmatch(sentence):
                 said = found.groupdict()
-                reason = _introduced(said, facts) or _understood(form, said, facts)
+                reason = _facts_to_keep(said, facts) or _understood(form, said, facts)
                 break
         if reason:
             wrong.append(f"{sentence!r}: {reason}")
-    return Verdict(len(sentences), len(sentences) - len(wrong), tuple(wrong), facts.ended)
+    return GrammarVerdict(len(sentences), len(sentences) - len(wrong), tuple(wrong), facts.ended)
 
 
-def _introduced(said: Mapping[str, str], facts: Facts) -> str:
+def _facts_to_keep(said: Mapping[str, str], facts: Facts) -> str:
     """What every sentence must keep: names, pronouns and the kind of fruit."""
     she, her = pronouns(facts.hero) if facts.hero else ("", "")
     for what, word, known in (
@@ -112,7 +112,7 @@ def _understood(form: str, said: Mapping[str, str], facts: Facts) -> str:
                 return "nobody had any" if not facts.fruit else "that was before going home"
             by = NUMBERS.index(said["number"]) * (1 if form == "gains" else -1)
             before, facts.number = facts.number, min(max(0, facts.number + by), len(NUMBERS) - 1)
-            return f"there were only {counted(before, facts.fruit)}" if before + by < 0 else ""
+            return f"there were only {count_text(before, facts.fruit)}" if before + by < 0 else ""
         case "counts":
             if not facts.fruit:
                 return "nobody had any"

@@ -35,7 +35,7 @@ _LOCK = Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class CodecSizes:
     """The settings of an autoencoder in config.json."""
 
     kind: str  #: its class
@@ -99,10 +99,10 @@ class DiffusersCodec:
 
     def fingerprint(self) -> str:
         """Identifies the model's bytes and settings."""
-        dtype = str(Precision(self.precision).resolved()[0]).removeprefix("torch.")
+        dtype = str(Precision(self.precision).resolve()[0]).removeprefix("torch.")
         return f"diffusers-codec/1 {fingerprint_of(self._where())} scale={self.scale} tile={self.tile} {dtype}"
 
-    def sizes(self) -> Sizes:
+    def sizes(self) -> CodecSizes:
         """The settings in config.json."""
         config = read_mapping(checked_folder(self._where()) / "config.json")
         kind = str(config.get("_class_name") or "")
@@ -114,7 +114,7 @@ class DiffusersCodec:
         if len(mean) != len(std) or not all(std):
             raise DataError(f"{self._where().name}/config.json has {len(mean)} latents_mean and {len(std)} "
                             f"latents_std, of which none may be 0")  # fmt: skip
-        return Sizes(kind, channels, time, space, mean, std)
+        return CodecSizes(kind, channels, time, space, mean, std)
 
     def _where(self) -> Path:
         inner = self.folder / "vae"
@@ -160,7 +160,7 @@ class DiffusersCodec:
     def _load(self) -> Any:
         diffusers = require("diffusers", purpose="an autoencoder of diffusers")
         kind = getattr(diffusers, self.sizes().kind)
-        dtype = Precision(self.precision).resolved()[0]
+        dtype = Precision(self.precision).resolve()[0]
         try:
             # Strict, because diffusers would initialise a missing weight at random.
             model, loading_info = kind.from_pretrained(

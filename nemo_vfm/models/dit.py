@@ -35,7 +35,7 @@ from nemo_vfm.models.blocks.layers import (
     RMSNormAcrossHeads,
     block_modulation,
     draw_weights,
-    gated,
+    gated_residual,
     modulate,
     rotate,
 )
@@ -49,9 +49,9 @@ from nemo_vfm.models.blocks.video_tokens import (
     Patch,
     PatchEmbedding,
     Rope,
-    Row,
     SharedNoiseEmbedding,
     TextProjection,
+    TokenRow,
     axis_dims,
     either,
     grid_of,
@@ -66,7 +66,7 @@ from nemo_vfm.models.blocks.video_tokens import (
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.parallel.layers.parallel_attention import attention, self_attention
 from nemo_vfm.parallel.layers.token_layout import gather_tokens, split_context, split_tokens
-from nemo_vfm.parallel.plan.sharding_spec import Declared
+from nemo_vfm.parallel.plan.sharding_spec import ShardingSpec
 
 #: Parameters that begin at zero besides biases and modulations, so that the network's output does.
 _POSITIONS = tuple(f"learned_positions.{axis}" for axis in range(3))
@@ -90,7 +90,7 @@ class BlockContext:
     image_BLD: Tensor | None = None  #: image tokens for cross-attention; None without an image
     #: learned positions of this rank's tokens, added before every block; None where there are none
     places_SD: Tensor | None = None
-    row: Row | None = None  #: where packed samples lie; None where a batch has one shape
+    row: TokenRow | None = None  #: where packed samples lie; None where a batch has one shape
 
     @property
     def segments(self) -> tuple[int, ...] | None:
@@ -161,7 +161,7 @@ class CrossAttention(nn.Module):
         return dict.fromkeys(("kv", "image_kv"), dict.fromkeys("kv", self.head_dim))
 
     def forward(
-        self, x_BSW: Tensor, text_BLD: Tensor, mask_B11L: Tensor, row: Row | None = None,
+        self, x_BSW: Tensor, text_BLD: Tensor, mask_B11L: Tensor, row: TokenRow | None = None,
         image_BLD: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """(B, S, W); the mask must leave every sample at least one token.
@@ -180,7 +180,7 @@ class CrossAttention(nn.Module):
         return update
 
     def _looked_up(
-        self, q_BHSD: Tensor, kv_BLW: Tensor, norm: nn.Module, mask_B11L: Tensor, row: Row | None
+        self, q_BHSD: Tensor, kv_BLW: Tensor, norm: nn.Module, mask_B11L: Tensor, row: TokenRow | None
     ) -> Tensor:  # fmt: skip
         k, v_BLHD = kv_BLW.view(*kv_BLW.shape[:2], -1, 2, self.head_dim).unbind(3)
         k_BHLD, v_BHLD = norm(k).transpose(1, 2), v_BLHD.transpose(1, 2)
@@ -213,10 +213,12 @@ class Block(nn.Module):
             self.modulation(context.conditioning_NA)
         )
         x = x_BSD if context.places_SD is None else x_BSD + context.places_SD
-        x = gated(x, gate, self.self_attention(modulate(self.norm(x), shift, scale), *context.rope, context.segments))
+        x = gated_residual(
+            x, gate, self.self_attention(modulate(self.norm(x), shift, scale), *context.rope, context.segments)
+        )
         y = modulate(self.norm(x), text_shift, text_scale)
-        x = gated(x, text_gate, self.cross_attention(y, context.text_BLD, context.mask_B11L, context.row))
-        return gated(x, mlp_gate, self.mlp(modulate(self.norm(x), mlp_shift, mlp_scale)))
+        x = gated_residual(x, text_gate, self.cross_attention(y, context.text_BLD, context.mask_B11L, context.row))
+        return gated_residual(x, mlp_gate, self.mlp(modulate(self.norm(x), mlp_shift, mlp_scale)))
 
 
 class DiT(nn.Module):
@@ -454,8 +456,8 @@ class DiT(nn.Module):
             vector = vector + self.text_embedding(mean_BD)[levels.sample_N]
         return F.silu(vector) if shared is None else torch.cat([F.silu(vector), shared], dim=1)
 
-    def plan(self) -> Declared:
-        return Declared(
+    def plan(self) -> ShardingSpec:
+        return ShardingSpec(
             column=(
                 "blocks.*.self_attention.qkv",
                 "blocks.*.cross_attention.q",

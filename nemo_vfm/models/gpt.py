@@ -17,14 +17,22 @@ from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.model_traits import Op
 from nemo_vfm.core.types.sample_batches import IGNORED
 from nemo_vfm.models.blocks.layers import draw_weights
-from nemo_vfm.models.blocks.text.decoder import DecoderBlock, KeyValues, NormKind, Rotation, Sizes, TextContext, norm_of
+from nemo_vfm.models.blocks.text.decoder import (
+    BlockSizes,
+    DecoderBlock,
+    KeyValues,
+    NormKind,
+    Rotation,
+    TextContext,
+    norm_of,
+)
 from nemo_vfm.models.blocks.text.experts import GATES, Activation, Experts, Routes
 from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import TextRope
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.parallel.layers.parallel_attention import gather_causal, split_causal
 from nemo_vfm.parallel.layers.vocab_parallel_loss import token_losses
-from nemo_vfm.parallel.plan.sharding_spec import Declared
+from nemo_vfm.parallel.plan.sharding_spec import ShardingSpec
 
 
 class GPT(nn.Module):
@@ -87,7 +95,7 @@ class GPT(nn.Module):
         if window is not None and window.rope is not None:
             window.rope.rotated(head_dim)
         self.scale_embedding = scale_embedding
-        self.sizes = Sizes(width, heads, groups, head_dim, mlp_hidden, activation, norm, eps, qkv_bias, qk_norm,
+        self.sizes = BlockSizes(width, heads, groups, head_dim, mlp_hidden, activation, norm, eps, qkv_bias, qk_norm,
                            post_norm, query_scalar, experts)  # fmt: skip
         self.embedding = nn.Embedding(vocab, width)
         self.blocks = nn.ModuleList(DecoderBlock(self.sizes, *one) for one in enumerate(self.windows))
@@ -144,7 +152,7 @@ class GPT(nn.Module):
             None if near is None else near.table(near.rotated(self.sizes.head_dim), places_BS, lengths_BS),
         )
 
-    def embedded(self, tokens_BS: Tensor) -> Tensor:
+    def embed_tokens(self, tokens_BS: Tensor) -> Tensor:
         """Tokens as vectors (B, S, D)."""
         x_BSD: Tensor = self.embedding(tokens_BS)
         return x_BSD * x_BSD.new_full((), self.width**0.5) if self.scale_embedding else x_BSD  # rounded, as there
@@ -153,7 +161,7 @@ class GPT(nn.Module):
         """Tokens as vectors (B, S, D), those of this rank; a packed batch is one row."""
         if context.lengths is not None:
             tokens_BS = tokens_BS.reshape(1, -1)
-        return self.embedded(split_causal(tokens_BS, 1))
+        return self.embed_tokens(split_causal(tokens_BS, 1))
 
     def run_blocks(self, x_BSD: Tensor, context: TextContext) -> Tensor:
         """The vectors after the blocks that are here."""
@@ -181,14 +189,14 @@ class GPT(nn.Module):
         """Scores of the next word, (B, V), or with last=False after each token, (B, S, V); on one device."""
         lengths_B1 = (cache.most - cache.begins_B)[:, None]
         (cos, sin), near = self.rotations(cache.places(tokens_BS.shape[1]), lengths_B1)
-        x_BSD = self.run_blocks(self.embedded(tokens_BS), TextContext(cos, sin, None, cache, near))
+        x_BSD = self.run_blocks(self.embed_tokens(tokens_BS), TextContext(cos, sin, None, cache, near))
         cache.advance(tokens_BS.shape[1])
         found: Tensor = self.head(self.norm(x_BSD[:, -1] if last else x_BSD))
         return found
 
-    def plan(self) -> Declared:
+    def plan(self) -> ShardingSpec:
         gate = ("blocks.*.mlp.gate",) if self.sizes.activation in GATES else ()
-        return Declared(
+        return ShardingSpec(
             column=("blocks.*.attention.qkv", "blocks.*.mlp.up", *gate, "head"),
             row=("blocks.*.attention.out", "blocks.*.mlp.down"),
             vocabulary=("embedding",),

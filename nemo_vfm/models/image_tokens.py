@@ -41,7 +41,7 @@ class ClipImageTokens:
     @torch.no_grad()
     def image_tokens(self, image_CTHW: Tensor) -> Tensor:
         """See `ImageTokens`."""
-        encoder, pictures = _loaded(self.folder, self.processor)
+        encoder, pictures = _load(self.folder, self.processor)
         encoder.to(device())
         pixels_TCHW = ((image_CTHW + 1) * 127.5).round().clamp(0, 255).byte().transpose(0, 1)
         ready = pictures.ready(pixels_TCHW).to(device())
@@ -52,8 +52,8 @@ class ClipImageTokens:
         return tokens
 
     def offload(self) -> None:
-        if _loaded.cache_info().currsize:
-            _loaded(self.folder, self.processor)[0].to("cpu")
+        if _load.cache_info().currsize:
+            _load(self.folder, self.processor)[0].to("cpu")
 
     def held_weights(self) -> HeldWeights:
         """See `HoldsWeights`; they are in fp32."""
@@ -67,7 +67,7 @@ class ClipImageTokens:
 
 
 @lru_cache(maxsize=1)
-def _loaded(folder: Path, processor: Path) -> tuple[nn.Module, Pictures]:
+def _load(folder: Path, processor: Path) -> tuple[nn.Module, Pictures]:
     config = read_config(checked_folder(folder), "config.json")
     if config.get("model_type") not in ("clip", "clip_vision_model"):
         raise UserError(f"{folder} holds a {str(config.get('model_type'))[:60]}; image tokens need a CLIP")

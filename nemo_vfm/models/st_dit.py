@@ -14,12 +14,12 @@ from typing import Literal
 from torch import Tensor, nn
 
 from nemo_vfm.core.types.model_traits import Op
-from nemo_vfm.models.blocks.layers import MLP, LayerNorm, block_modulation, gated, modulate, rotate
+from nemo_vfm.models.blocks.layers import MLP, LayerNorm, block_modulation, gated_residual, modulate, rotate
 from nemo_vfm.models.blocks.video_tokens import Grid
 from nemo_vfm.models.dit import BlockContext, CrossAttention, DiT, SelfAttention, SelfProjections
 from nemo_vfm.parallel.layers.parallel_attention import attention
 from nemo_vfm.parallel.layers.temporal_all_to_all import frame_order, from_lines, to_lines
-from nemo_vfm.parallel.plan.sharding_spec import Declared
+from nemo_vfm.parallel.plan.sharding_spec import ShardingSpec
 
 Reach = Literal["full", "temporal", "spatial"]
 Rotations = tuple[Tensor, Tensor]
@@ -97,7 +97,7 @@ class STDiT(DiT):
         cos, sin = (x.unsqueeze(1)[:, :, order] for x in lines)
         return SpaceTime(context, (cos, sin), (places[0].unsqueeze(1), places[1].unsqueeze(1)))
 
-    def plan(self) -> Declared:
+    def plan(self) -> ShardingSpec:
         among, text = "blocks.*.attentions.*", "blocks.*.cross_attention"
         return replace(
             super().plan(),
@@ -158,14 +158,14 @@ class SpaceTimeBlock(nn.Module):
         x = x_BSD if context.places_SD is None else x_BSD + context.places_SD
         for reach in self.attentions:
             shift, scale, gate = next(chunks), next(chunks), next(chunks)
-            x = gated(x, gate, self._attended(reach, modulate(self.norm(x), shift, scale), space_time))
+            x = gated_residual(x, gate, self._attend(reach, modulate(self.norm(x), shift, scale), space_time))
         shift, scale, gate = next(chunks), next(chunks), next(chunks)
         text = self.cross_attention(modulate(self.norm(x), shift, scale), context.text_BLD, context.mask_B11L)
-        x = gated(x, gate, text)
+        x = gated_residual(x, gate, text)
         shift, scale, gate = next(chunks), next(chunks), next(chunks)
-        return gated(x, gate, self.mlp(modulate(self.norm(x), shift, scale)))
+        return gated_residual(x, gate, self.mlp(modulate(self.norm(x), shift, scale)))
 
-    def _attended(self, reach: str, x_BSD: Tensor, space_time: SpaceTime) -> Tensor:
+    def _attend(self, reach: str, x_BSD: Tensor, space_time: SpaceTime) -> Tensor:
         module = self.attentions[reach]
         if reach == "full":
             update: Tensor = module(x_BSD, *space_time.context.rope)

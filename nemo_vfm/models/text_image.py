@@ -28,7 +28,7 @@ _GROUP = 64
 
 def text_vectors(folder: Path, texts: Sequence[str]) -> Tensor:
     """The vector of each text, (N, D); texts beyond the model's length are cut."""
-    model, processor = _loaded(folder)
+    model, processor = _load(folder)
     length = int(model.config.text_config.max_position_embeddings)
     found = []
     for first in range(0, len(texts), _GROUP):
@@ -45,7 +45,7 @@ def text_vectors(folder: Path, texts: Sequence[str]) -> Tensor:
 
 def picture_vectors(folder: Path, frames_NHWC: "NDArray[np.uint8]") -> Tensor:
     """The vector of each picture, (N, D)."""
-    model, processor = _loaded(folder)
+    model, processor = _load(folder)
     pixels = processor.image_processor(list(frames_NHWC), return_tensors="pt")["pixel_values"].to(device())
     with torch.inference_mode():
         return _tensor(model.get_image_features(pixel_values=pixels))
@@ -58,7 +58,7 @@ def _tensor(output: Json) -> Tensor:
 
 
 @lru_cache(maxsize=1)
-def _loaded(folder: Path) -> Json:
+def _load(folder: Path) -> Json:
     transformers = require("transformers", purpose="Comparing captions with pictures")
     kind = str(read_json(checked_folder(folder) / "config.json").get("model_type"))
     if kind not in _KINDS:

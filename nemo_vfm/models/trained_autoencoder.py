@@ -65,7 +65,7 @@ class TrainedAutoencoder:
     @torch.no_grad()
     def encode(self, video_BCTHW: Tensor) -> Tensor:
         """Pixels in [-1, 1] to latents, fp32."""
-        model = self._loaded(video_BCTHW.device)
+        model = self._load(video_BCTHW.device)
         model.latent_shape(*video_BCTHW.shape[2:])
         apply = partial(in_pieces, model.encode, first=1, step=model.time, count=self.frames_at_once)
         return in_tiles(apply, video_BCTHW.float(), self.tile, model.reach() or 0, inside=model.space, outside=1)
@@ -73,7 +73,7 @@ class TrainedAutoencoder:
     @torch.no_grad()
     def decode(self, latents_BCTHW: Tensor) -> Tensor:
         """Latents to pixels, fp32, not clamped."""
-        model = self._loaded(latents_BCTHW.device)
+        model = self._load(latents_BCTHW.device)
         apply = partial(in_pieces, model.decode, first=1, step=1, count=self.frames_at_once)
         return in_tiles(apply, latents_BCTHW.float(), self.tile, model.reach() or 0, inside=1, outside=model.space)
 
@@ -83,7 +83,7 @@ class TrainedAutoencoder:
 
     def fingerprint(self) -> str:
         """The bytes of the weights and what the network does with them. Pieces and tiles do not count."""
-        chosen, group = self._found()
+        chosen, group = self._find_checkpoint()
         weights = fingerprint(read_manifest(chosen)["files"], group)
         return f"autoencoder/1 {sha256_text(f'{self._shape().made_of()} {weights}')[:32]}"
 
@@ -92,7 +92,7 @@ class TrainedAutoencoder:
         assert isinstance(model, CausalAutoencoder)
         return model
 
-    def _found(self) -> tuple[Path, str]:
+    def _find_checkpoint(self) -> tuple[Path, str]:
         """Which checkpoint, and which of its weights; chosen once, even if the training goes on."""
         if self._chosen is None:
             chosen = find(self.trained)
@@ -101,12 +101,12 @@ class TrainedAutoencoder:
         return self._chosen
 
     @torch.inference_mode(False)
-    def _loaded(self, device: torch.device) -> CausalAutoencoder:
+    def _load(self, device: torch.device) -> CausalAutoencoder:
         with _LOCK:
             key = self.fingerprint()
             if key in _LOADED:
                 return _LOADED[key].to(device)
-            chosen, group = self._found()
+            chosen, group = self._find_checkpoint()
             model = build_model(self.model, seed=0)
             assert isinstance(model, CausalAutoencoder)
             try:

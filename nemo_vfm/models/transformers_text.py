@@ -42,7 +42,7 @@ class TextConfig:
     depth: int  #: blocks
     most_tokens: int | None  #: positions that it knows; None where they are relative
 
-    def chosen(self, layers: Literal["all"] | Sequence[int]) -> list[int]:
+    def layer_indices(self, layers: Literal["all"] | Sequence[int]) -> list[int]:
         """Indices of hidden states, from 0, the embedding, to `depth`."""
         if isinstance(layers, str):
             return list(range(1, self.depth + 1))
@@ -177,7 +177,7 @@ def load(folder: Path, tokenizer: Path, precision: Precision) -> Tower:
             folder,
             config=config,
             use_safetensors=True,
-            dtype=precision.resolved()[0],
+            dtype=precision.resolve()[0],
             output_loading_info=True,
             **local,
         )
@@ -262,7 +262,7 @@ class TransformersTextEncoder:
 
     def encode(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Vectors (B, L, D), fp32, zero after the text's end, and a mask (B, L), True at tokens."""
-        layers = read_config(self.folder).chosen(self.layers)
+        layers = read_config(self.folder).layer_indices(self.layers)
         tower = load(self.folder, self.tokenizer, Precision(self.precision)).to(device())
         texts = self._texts(captions)
         warn_of_cut(self.num_cut(captions), self.max_tokens)
@@ -270,7 +270,7 @@ class TransformersTextEncoder:
         mask_BT = torch.ones_like(mask_BT) if self.reads_padding else mask_BT
         with torch.inference_mode():
             states = tower.states(ids_BT.to(device()), mask_BT.to(device()), layers, self.final_norm)
-            text_BTD = torch.cat([_scaled(state) if self.normalize else state for state in states], 2)
+            text_BTD = torch.cat([_standardise(state) if self.normalize else state for state in states], 2)
         text_BTD, mask_BT = text_BTD[:, self.drop_tokens :], mask_BT[:, self.drop_tokens :].to(device())
         if self.pooling == "none":
             kept = min(text_BTD.shape[1], self.max_tokens)
@@ -313,11 +313,11 @@ class TransformersTextEncoder:
     def text_shape(self) -> tuple[int, int]:
         """(L, D), from config.json alone."""
         config = read_config(self.folder)
-        return 1 if self.pooling != "none" else self.max_tokens, config.width * len(config.chosen(self.layers))
+        return 1 if self.pooling != "none" else self.max_tokens, config.width * len(config.layer_indices(self.layers))
 
     def fingerprint(self) -> str:
         """The bytes of model and tokenizer, what is taken of it, and in what it is computed."""
-        dtype = str(Precision(self.precision).resolved()[0]).removeprefix("torch.")
+        dtype = str(Precision(self.precision).resolve()[0]).removeprefix("torch.")
         read = f"tokens={self.max_tokens} drop={self.drop_tokens} template={self.template!r}"
         read += " padding" if self.reads_padding else ""
         taken = f"layers={self.layers} norm={self.final_norm} normalize={self.normalize} pooling={self.pooling}"
@@ -325,5 +325,5 @@ class TransformersTextEncoder:
         return f"transformers-text/1 {fingerprint_of(self.folder)}{words} {read} {taken} {dtype}"
 
 
-def _scaled(state_BTD: Tensor) -> Tensor:
+def _standardise(state_BTD: Tensor) -> Tensor:
     return (state_BTD - state_BTD.mean(2, keepdim=True)) / (state_BTD.std(2, keepdim=True) + 1e-8)

@@ -90,7 +90,7 @@ class Pictures:
 
     def ready(self, frames_FCHW: Tensor) -> Tensor:
         """Float pictures of the encoder's size."""
-        frames_FCHW = self._resized(frames_FCHW)
+        frames_FCHW = self._resize(frames_FCHW)
         if self.crop is not None:  # the middle, with black around it where the picture is smaller
             height, width = self.crop
             above, left = max(0, height - frames_FCHW.shape[-2]), max(0, width - frames_FCHW.shape[-1])
@@ -103,7 +103,7 @@ class Pictures:
         mean, std = (torch.tensor(values, device=frames_FCHW.device).view(shape) for values in (self.mean, self.std))
         return (frames_FCHW.float() * self.scale - mean) / std
 
-    def _resized(self, frames_FCHW: Tensor) -> Tensor:
+    def _resize(self, frames_FCHW: Tensor) -> Tensor:
         height, width = frames_FCHW.shape[-2:]
         if self.exact is not None:
             size = self.exact

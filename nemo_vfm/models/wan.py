@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.bounds import MOST_WIDTH, require_between
 from nemo_vfm.core.types.model_traits import Op
-from nemo_vfm.models.blocks.layers import MLP, LayerNorm, TableModulation, gated, modulate
+from nemo_vfm.models.blocks.layers import MLP, LayerNorm, TableModulation, gated_residual, modulate
 from nemo_vfm.models.blocks.video_tokens import NoiseEmbedding, NoiseLevels
 from nemo_vfm.models.dit import BlockContext, CrossAttention, DiT, SelfAttention
 from nemo_vfm.parallel.layers.linear import Linear
-from nemo_vfm.parallel.plan.sharding_spec import Declared
+from nemo_vfm.parallel.plan.sharding_spec import ShardingSpec
 
 #: Slices of the conditioning: the output's vector, then shift, scale and gate of attention and of the MLP.
 LAST, INSIDE = (0, 1), (1, 7)
@@ -96,7 +96,7 @@ class Wan(DiT):
         tokens: Tensor = self.image_embedding(image_BLD)
         return tokens
 
-    def plan(self) -> Declared:
+    def plan(self) -> ShardingSpec:
         how = super().plan()
         image = ("blocks.*.cross_attention.image_kv",) if self.image_dim else ()
         embedding = ("image_embedding",) if self.image_dim else ()
@@ -152,11 +152,11 @@ class WanBlock(nn.Module):
             self.modulation(context.conditioning_NA)
         )
         seen = modulate(self.norm(x_BSD), shift, scale)
-        x = gated(x_BSD, gate, self.self_attention(seen, *context.rope, context.segments))
+        x = gated_residual(x_BSD, gate, self.self_attention(seen, *context.rope, context.segments))
         x = x + self.cross_attention(
             self.text_norm(x), context.text_BLD, context.mask_B11L, context.row, context.image_BLD
         )
-        return gated(x, mlp_gate, self.mlp(modulate(self.norm(x), mlp_shift, mlp_scale)))
+        return gated_residual(x, mlp_gate, self.mlp(modulate(self.norm(x), mlp_shift, mlp_scale)))
 
 
 class ImageEmbedding(nn.Module):

@@ -35,7 +35,7 @@ _HARMLESS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "tra
 
 
 @runtime_checkable
-class Settings(Protocol):
+class ModelSection(Protocol):
     """The `model` section, as OmegaConf reads it."""
 
     def get(self, key: str) -> object:
@@ -79,7 +79,7 @@ class NeMoExperiment:
     """
 
     def __init__(
-        self, *, config: Path, model: Factory[[Settings, Trainer], NeMoModel], duration: Duration | None = None,
+        self, *, config: Path, model: Factory[[ModelSection, Trainer], NeMoModel], duration: Duration | None = None,
         changes: Mapping[str, Scalar] | None = None, exp_manager: Bookkeeping | None = None,
     ) -> None:  # fmt: skip
         self.changes = {**(changes or {}), **length(duration)}

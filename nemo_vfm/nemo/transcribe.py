@@ -77,12 +77,12 @@ class NeMoSpeech:
 
     def hear(self, samples: NDArray[np.float32]) -> str:
         """What the model transcribes."""
-        found = _restored(self.model).transcribe([samples], batch_size=1, verbose=False)
+        found = _restore_model(self.model).transcribe([samples], batch_size=1, verbose=False)
         return _text(found)
 
     def rate(self) -> int:
         """As the archive's preprocessor says; 16 kHz where it says nothing."""
-        settings = getattr(_restored(self.model), "cfg", None)
+        settings = getattr(_restore_model(self.model), "cfg", None)
         section = getattr(settings, "preprocessor", None)
         return int(getattr(section, "sample_rate", None) or getattr(settings, "sample_rate", None) or 16_000)
 
@@ -141,7 +141,9 @@ class Transcribe:
         (run.folder / DONE).unlink(missing_ok=True)
         work = run.folder / "work" / state[:16]
         rate = self.speech.rate()  # a model that cannot be loaded is the fault of no clip
-        heard = {entry.key: self._heard(clips, entry, work, rate) for entry in track("transcribe", clips.entries)}
+        heard = {
+            entry.key: self._transcribe_clip(clips, entry, work, rate) for entry in track("transcribe", clips.entries)
+        }
         self._write(clips, heard, target)
         statuses = [found.status for found in heard.values()]
         by_status = {status: statuses.count(status) for status in sorted(set(statuses))}
@@ -152,7 +154,7 @@ class Transcribe:
             shutil.rmtree(run.folder / "work", ignore_errors=True)
         return Outcome(_summary(report), {"clips": len(clips)})
 
-    def _heard(self, clips: ShardSet, entry: Entry, work: Path, rate: int) -> Transcript:
+    def _transcribe_clip(self, clips: ShardSet, entry: Entry, work: Path, rate: int) -> Transcript:
         kept = work / f"{entry.key}.json"
         if kept.is_file():
             return Transcript(**read_json(kept))
@@ -199,7 +201,7 @@ class Transcribe:
 
 
 @lru_cache(maxsize=1)
-def _restored(model: Path) -> Json:
+def _restore_model(model: Path) -> Json:
     """NeMo's model, ready to transcribe."""
     from nemo_vfm.core.device import device
 

@@ -6,10 +6,10 @@ replicate, pipeline. Bytes of attention over context ranks come from `parallel/c
 
 from dataclasses import dataclass
 
-from nemo_vfm.parallel.context.scheme import Scheme, Sizes, backward_bytes, forward_bytes
+from nemo_vfm.parallel.context.scheme import AttentionSizes, Scheme, backward_bytes, forward_bytes
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.perf.model_work import Work
-from nemo_vfm.perf.network import Group, Network
+from nemo_vfm.perf.model_work import ModelWork
+from nemo_vfm.perf.network import Network, RankGroup
 
 GRADIENT_BYTES = 4  # gradients are summed in fp32, whatever the arithmetic, see `parallel/apply/apply_parallelism.py`
 
@@ -22,19 +22,19 @@ class Passes:
     backward: float = 0.0
 
 
-def activation_bytes(work: Work, plan: ParallelPlan, rows: int, itemsize: int) -> float:
+def activation_bytes(work: ModelWork, plan: ParallelPlan, rows: int, itemsize: int) -> float:
     """Of the tokens that a tensor group holds together, between two blocks."""
     return rows * work.tokens / plan.context * work.width * itemsize
 
 
-def tensor_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> Passes:
+def tensor_s(work: ModelWork, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> Passes:
     """Gathered and scattered tokens around the split linears, or with whole tokens their sums."""
-    group, whole = Group(plan.tensor), activation_bytes(work, plan, rows, itemsize)
+    group, whole = RankGroup(plan.tensor), activation_bytes(work, plan, rows, itemsize)
     # Queries, key and value of a group are gathered over its ranks (`parallel/layers/parallel_attention.py`).
     ranks, shared = plan.tensor // work.heads, 0.0
     if ranks > 1:
         width = (1 / work.kv_share + 2) * work.head_dim
-        shared = network.gather_s(rows * work.tokens / plan.context * width * itemsize, Group(ranks))
+        shared = network.gather_s(rows * work.tokens / plan.context * width * itemsize, RankGroup(ranks))
     if plan.sequence:
         each = network.gather_s(whole, group) * (work.gathers + work.scatters) + shared
         return Passes(each, each)
@@ -42,7 +42,7 @@ def tensor_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsi
     return Passes(each * work.scatters + shared, each * work.gathers + shared)
 
 
-def context_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> tuple[Passes, Passes]:
+def context_s(work: ModelWork, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> tuple[Passes, Passes]:
     """What attention over context ranks costs in a block, under the plan's scheme: (in a ring, the rest).
 
     In a ring, keys and values are sent while others are attended to. Nothing hides the rest: exchanges of heads, of
@@ -52,21 +52,21 @@ def context_s(work: Work, plan: ParallelPlan, network: Network, rows: int, items
         return Passes(), Passes()
     over = [attention.over for attention in work.attentions]
     own = activation_bytes(work, plan, rows, itemsize) / (plan.tensor if plan.sequence else 1)
-    each = network.exchange_s(own * (plan.context - 1) / plan.context, Group(plan.context, plan.tensor))
+    each = network.exchange_s(own * (plan.context - 1) / plan.context, RankGroup(plan.context, plan.tensor))
     lines = 2 * over.count("lines") * each
     # Of one attention: what goes round in a ring, and the rest.
     kind = "ring" if plan.attention == "all_gather" else plan.attention
     scheme = Scheme(kind=kind, ulysses=plan.ulysses)
     kv_heads = max(1, work.heads // plan.tensor)
-    sizes = Sizes(batch=rows, heads=round(work.heads / work.kv_share) // plan.tensor, kv_heads=kv_heads,
+    sizes = AttentionSizes(batch=rows, heads=round(work.heads / work.kv_share) // plan.tensor, kv_heads=kv_heads,
                  tokens=work.tokens // plan.context, width=work.head_dim, itemsize=itemsize)  # fmt: skip
     ring, heads = scheme.degrees(plan.context)
     passes, rest = [], []
     for reckon in (forward_bytes, backward_bytes):
         around = reckon(Scheme(), ring, sizes)
         exchanged = reckon(scheme, plan.context, sizes) - around
-        rest.append(network.exchange_s(exchanged, Group(heads, plan.tensor)))
-        group = Group(ring, plan.tensor * heads)
+        rest.append(network.exchange_s(exchanged, RankGroup(heads, plan.tensor)))
+        group = RankGroup(ring, plan.tensor * heads)
         if ring == 1:
             passes.append(0.0)
         elif plan.attention == "all_gather":

@@ -79,16 +79,16 @@ def peak_flops(name: str | None = None) -> PeakFlops:
     A GPU's is looked up; a CPU's, and an unknown GPU's, is the fastest fp32 matrix product measured here.
     """
     if name is None and devices.device().type == "cpu":
-        return _measured("fp32 matrix product measured on this CPU")
+        return _measure_peak("fp32 matrix product measured on this CPU")
     name = name or devices.describe()
     for gpu in GPUS:  # the first that fits: some names stand in others
         if re.search(rf"\b{gpu.words}\b", name):  # whole words: L4 is not L40, nor H20 H200
             return PeakFlops(gpu.flops_per_s, f"dense bf16, data sheet of {gpu.words}")
-    return _measured(f"fp32 matrix product measured, since {name!r} is not in the table")
+    return _measure_peak(f"fp32 matrix product measured, since {name!r} is not in the table")
 
 
 @cache  # of one process
-def _measured(source: str, size: int = 1024, rounds: int = 5) -> PeakFlops:
+def _measure_peak(source: str, size: int = 1024, rounds: int = 5) -> PeakFlops:
     a, b = (torch.rand(size, size, device=devices.device()) for _ in range(2))
     seconds = []
     for _ in range(rounds + 1):

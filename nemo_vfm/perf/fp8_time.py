@@ -18,7 +18,7 @@ from bisect import bisect_left
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.fp8 import DIVISOR, Fp8, Recipe
 from nemo_vfm.perf.communication import Passes
-from nemo_vfm.perf.gpu_specs import Gpu, Published
+from nemo_vfm.perf.gpu_specs import GpuSpec, PublishedConstants
 
 #: Bytes read of each bf16 number that is quantised, for its amax and for its cast; a block finds its amax in the cast.
 READ: dict[Recipe, float] = {"delayed": 4, "current": 4, "rowwise": 4, "block": 2, "mxfp8": 2}
@@ -37,7 +37,7 @@ def cast_bytes(recipe: Recipe, rows: float, inputs: float, outputs: float, *, le
     return Passes(both * x + one * weight, both * y + one * weight)
 
 
-def fp8_flops_per_s(gpu: Gpu, spec: Fp8) -> float:
+def fp8_flops_per_s(gpu: GpuSpec, spec: Fp8) -> float:
     """The dense FP8 peak of a GPU."""
     if gpu.fp8_tflops is None:
         raise UserError(
@@ -57,19 +57,19 @@ def share_in_fp8(spec: Fp8, depth: int) -> float:
 _WIDEST = 65_536
 
 
-def fp8_speedup(gpu: Gpu, spec: Fp8, tokens: int, width: int) -> float:
+def fp8_speedup(gpu: GpuSpec, spec: Fp8, tokens: int, width: int) -> float:
     """Seconds in bf16 over those in FP8, forward and backward, of a linear with `width` inputs and outputs.
 
     `tokens` are those of a microbatch on one device.
     """
-    kernels, sides = Published(), (tokens, width, width)
+    kernels, sides = PublishedConstants(), (tokens, width, width)
     flops, moved = 6.0 * tokens * width**2, cast_bytes(spec.recipe, *sides)
     products = flops / (fp8_flops_per_s(gpu, spec) * kernels.linear_fp8(*sides))
     casts = (moved.forward + moved.backward) / gpu.bytes_per_s
     return flops / (gpu.flops_per_s * kernels.linear(*sides)) / (products + casts)
 
 
-def fp8_pays_from(gpu: Gpu, spec: Fp8, tokens: int) -> int | None:
+def fp8_pays_from(gpu: GpuSpec, spec: Fp8, tokens: int) -> int | None:
     """The smallest width from which FP8 is quicker; None where it is at no width up to 65,536.
 
     Raises:

@@ -14,7 +14,7 @@ USABLE = 0.92
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class GpuSpec:
     """One kind of GPU."""
 
     name: str  #: what `--gpu` takes
@@ -52,18 +52,21 @@ class Gpu:
 #: NVIDIA's data sheets. Where one name's words stand in another's, the longer one comes first. They give FP8 with
 #: sparsity, twice what is here; for the RTX 4090 the Ada white paper has it with sums in fp32.
 GPUS = (
-    Gpu("gb200", "GB200", 186, 2500.0, 8000, 5000.0, (10, 0)), Gpu("b200", "B200", 180, 2250.0, 8000, 4500.0, (10, 0)),
-    Gpu("gh200", "GH200", 96, 989.4, 4000, 1978.9), Gpu("h200", "H200", 140, 989.4, 4800, 1978.9),
-    Gpu("h100_pcie", "H100 PCIe", 80, 756.0, 2000, 1513.0), Gpu("h100_nvl", "H100 NVL", 94, 835.0, 3900, 1670.5),
-    Gpu("h100", "H100", 80, 989.4, 3350, 1978.9), Gpu("h800", "H800", 80, 989.4, 3350, 1978.9),
-    Gpu("a100_40", "A100-SXM4-40GB", 40, 312.0, 1555, None, (8, 0)), Gpu("a100", "A100", 80, 312.0, 2039, None, (8, 0)),
-    Gpu("a800", "A800", 80, 312.0, 2039, None, (8, 0)), Gpu("l40s", "L40S", 48, 362.05, 864, 733.0, (8, 9)),
-    Gpu("l40", "L40", 48, 181.05, 864, 362.0, (8, 9)), Gpu("l4", "L4", 24, 121.0, 300, 242.5, (8, 9)),
-    Gpu("rtx_4090", "RTX 4090", 24, 165.2, 1008, 330.3, (8, 9)),
+    GpuSpec("gb200", "GB200", 186, 2500.0, 8000, 5000.0, (10, 0)), GpuSpec("b200", "B200", 180, 2250.0, 8000, 4500.0,
+    (10, 0)),
+    GpuSpec("gh200", "GH200", 96, 989.4, 4000, 1978.9), GpuSpec("h200", "H200", 140, 989.4, 4800, 1978.9),
+    GpuSpec("h100_pcie", "H100 PCIe", 80, 756.0, 2000, 1513.0), GpuSpec("h100_nvl", "H100 NVL", 94, 835.0, 3900,
+    1670.5),
+    GpuSpec("h100", "H100", 80, 989.4, 3350, 1978.9), GpuSpec("h800", "H800", 80, 989.4, 3350, 1978.9),
+    GpuSpec("a100_40", "A100-SXM4-40GB", 40, 312.0, 1555, None, (8, 0)), GpuSpec("a100", "A100", 80, 312.0, 2039,
+    None, (8, 0)),
+    GpuSpec("a800", "A800", 80, 312.0, 2039, None, (8, 0)), GpuSpec("l40s", "L40S", 48, 362.05, 864, 733.0, (8, 9)),
+    GpuSpec("l40", "L40", 48, 181.05, 864, 362.0, (8, 9)), GpuSpec("l4", "L4", 24, 121.0, 300, 242.5, (8, 9)),
+    GpuSpec("rtx_4090", "RTX 4090", 24, 165.2, 1008, 330.3, (8, 9)),
 )  # fmt: skip
 
 
-def gpu_named(name: str) -> Gpu:
+def gpu_named(name: str) -> GpuSpec:
     """The GPU that `--gpu` names.
 
     Raises:
@@ -79,7 +82,7 @@ def gpu_named(name: str) -> Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedConstants:
     """Constants that give published rows of trainings on H100 (the table: docs/how-to/training/planning.md).
 
     Those of FP8 are assumed, not fitted: docs/reference/performance.md has what they give beside published speed-ups.

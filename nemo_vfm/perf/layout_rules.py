@@ -15,7 +15,7 @@ SHORT_TOKENS = 24_576  # it measures 8,192 and 73,728; this is their geometric m
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class RuleSize:
     """What the rules ask."""
 
     parameters: int  #: of the model
@@ -39,11 +39,11 @@ class Rule:
 
     number: int  #: as the paper counts them
     text: str  #: what it says
-    speaks: Callable[[Size], bool]  #: of which sizes
-    followed: Callable[[ParallelPlan, Size], bool]  #: by which layouts
+    speaks: Callable[[RuleSize], bool]  #: of which sizes
+    followed: Callable[[ParallelPlan, RuleSize], bool]  #: by which layouts
 
 
-def _grown(plan: ParallelPlan, size: Size) -> bool:
+def _has_grown(plan: ParallelPlan, size: RuleSize) -> bool:
     """Context ranks where the context has grown, tensor ranks or shared weights where the model has."""
     for_model = plan.tensor > 1 or plan.shard * plan.context > 1
     return (size.short or plan.context > 1) and (size.small or for_model)
@@ -57,7 +57,7 @@ RULES = (
          lambda size: size.small and not size.short,
          lambda plan, _: plan.context > 1 and plan.context >= plan.tensor * plan.pipeline),
     Rule(3, "a context that grows asks for context parallel, a model that grows for tensor parallel or shared weights",
-         lambda size: not (size.small and size.short), _grown),
+         lambda size: not (size.small and size.short), _has_grown),
     Rule(4, "a large model: tensor parallel inside the machine, then pipeline parallel",
          lambda size: not size.small and size.short,
          lambda plan, size: 1 < plan.tensor <= size.gpus_per_node),
@@ -67,6 +67,6 @@ RULES = (
 )  # fmt: skip
 
 
-def judged(plan: ParallelPlan, size: Size) -> list[tuple[Rule, bool]]:
+def judge_layout(plan: ParallelPlan, size: RuleSize) -> list[tuple[Rule, bool]]:
     """The rules that speak of this size, and whether the layout follows each."""
     return [(rule, rule.followed(plan, size)) for rule in RULES if rule.speaks(size)]

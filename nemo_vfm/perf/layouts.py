@@ -83,7 +83,7 @@ def shared_by_all(gpus: int) -> Iterator[Degrees]:
                 yield Degrees(pipeline, 1, gpus // pipeline // tensor // context, context, tensor)
 
 
-def shared(at: Degrees) -> list[Degrees]:
+def weight_sharings(at: Degrees) -> list[Degrees]:
     """Every way in which data ranks share weights, from none of them to all."""
     return [Degrees(at.pipeline, at.data // part, part, at.context, at.tensor) for part in divisors(at.data)]
 
@@ -95,7 +95,7 @@ def divisors(number: int) -> tuple[int, ...]:
     return *low, *(number // n for n in reversed(low) if n * n != number)
 
 
-class Allowed:
+class EngineLimits:
     """What of a subject the engine takes."""
 
     def __init__(self, subject: Subject, fp8: Fp8 | None = None) -> None:
@@ -219,7 +219,7 @@ class Allowed:
         return self._said[key]
 
 
-def plans(allowed: Allowed, at: Degrees, block_s: Callable[[ParallelPlan, int], float]) -> Iterator[Placed]:
+def plans(allowed: EngineLimits, at: Degrees, block_s: Callable[[ParallelPlan, int], float]) -> Iterator[Placed]:
     """Every plan of these degrees with the samples of a microbatch.
 
     Context ranks attend to each other in the way that is quickest by `block_s`, the seconds of a block.

@@ -68,7 +68,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
         self._known = {_storage(tensor): tensor for tensor in known}
         self.now, self._counting = there, True
 
-    def grown(self) -> list[int]:
+    def growths(self) -> list[int]:
         """What was alive at the last call, and after each growth since then."""
         grown, self._grown = self._grown, [self.now]
         return grown
@@ -82,20 +82,20 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
         named = {name: _inner(value, outer) for name, value in (kwargs or {}).items()}
         if "device" in named or not outer:
             named["device"] = _META
-        return self._wrapped(_computed(func, inside, named, outer.values()), outer)
+        return self._wrap(_compute_output(func, inside, named, outer.values()), outer)
 
-    def _wrapped(self, value: Any, outer: Mapping[int, ShapeTensor]) -> Any:
+    def _wrap(self, value: Any, outer: Mapping[int, ShapeTensor]) -> Any:
         if isinstance(value, (list, tuple)):
-            return type(value)([self._wrapped(one, outer) for one in value])
+            return type(value)([self._wrap(one, outer) for one in value])
         if not isinstance(value, Tensor):
             return value
         if (before := outer.get(id(value))) is not None:  # an operation in place gives its operand back
             return before
         if self._counting:
-            self._born(value)
+            self._on_alloc(value)
         return ShapeTensor(value)
 
-    def _born(self, tensor: Tensor) -> None:
+    def _on_alloc(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         key: int = storage._cdata
         if key in self._sizes or key in self._known:
@@ -103,9 +103,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
         self._sizes[key] = storage.nbytes()
         self.now += storage.nbytes()
         self._grown.append(self.now)
-        weakref.finalize(storage, self._gone, key)
+        weakref.finalize(storage, self._on_free, key)
 
-    def _gone(self, key: int) -> None:
+    def _on_free(self, key: int) -> None:
         self.now -= self._sizes.pop(key)
 
 
@@ -119,7 +119,7 @@ def _inner(value: Any, outer: dict[int, ShapeTensor]) -> Any:
     return value
 
 
-def _computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Iterable[ShapeTensor]) -> Any:
+def _compute_output(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Iterable[ShapeTensor]) -> Any:
     """An operation's output. Many of torch's meta kernels are Python, and take a millisecond; each is run once."""
     if any(returned.alias_info for returned in func._schema.returns):  # a view, or in place
         return func(*args, **kwargs)

@@ -17,7 +17,7 @@ from nemo_vfm.perf.fp8_time import share_in_fp8
 from nemo_vfm.perf.model_facts import ModelFacts as ModelFacts
 from nemo_vfm.perf.model_facts import Where
 from nemo_vfm.perf.model_facts import facts as facts
-from nemo_vfm.perf.traced import Cut, TracedMemory
+from nemo_vfm.perf.traced import BlockSplit, TracedMemory
 
 Recompute = Literal["none", "blocks"]
 _OUTER = ("every", "first", "last")  # of a model, what is no block
@@ -70,11 +70,11 @@ def memory(
         recipe = "current" if fp8.recipe == "delayed" else fp8.recipe
         traced = Fp8(recipe=recipe, format=fp8.format, pow2=fp8.pow2)
     sharing = plan.shard * plan.context  # ranks that share weights
-    cut = Cut(
+    cut = BlockSplit(
         tensor=plan.tensor, sequence=plan.sequence, narrow=precision == "bf16", gathered=sharing > 1,
         ring=plan.context > 1, gpu=gpu, fp8=traced,
     )  # fmt: skip
-    held = _held(known, cut, fp8, microbatch_rows, known.tokens / plan.context)
+    held = _step_memory(known, cut, fp8, microbatch_rows, known.tokens / plan.context)
     count = microbatches or plan.microbatches
     key = plan.pipeline, plan.virtual, plan.tensor, sharing, cut.narrow, cut.gathered, cut.gpu, fp8
     if key not in known.standing:
@@ -83,7 +83,7 @@ def memory(
     again, found = recompute == "blocks", list[Memory]()
     for one in standing:
         if plan.pipeline > 1:
-            moments = _pipelined(held, one, plan, again, count)
+            moments = _in_flight(held, one, plan, again, count)
         else:
             moments = _one_after_another(held, one, again, count)
         moments["the optimizer's update"] = one.updating
@@ -96,7 +96,7 @@ def memory(
     return max(found, key=lambda one: one.total)
 
 
-def _held(known: ModelFacts, cut: Cut, fp8: Fp8 | None, rows: int, tokens: float) -> TracedMemory:
+def _step_memory(known: ModelFacts, cut: BlockSplit, fp8: Fp8 | None, rows: int, tokens: float) -> TracedMemory:
     """What a step holds; where some blocks stay in bf16, a block keeps the mean of both kinds."""
     held = known.held(cut, rows, tokens)
     if fp8 is None or (share := share_in_fp8(fp8, known.depth)) == 1:
@@ -131,7 +131,7 @@ class StageMemory:
     average: int  #: a running average of the weights, where one is kept
 
 
-def _devices(known: ModelFacts, plan: ParallelPlan, cut: Cut, fp8: Fp8 | None) -> Iterator[StageMemory]:
+def _devices(known: ModelFacts, plan: ParallelPlan, cut: BlockSplit, fp8: Fp8 | None) -> Iterator[StageMemory]:
     """Those that may need most: the ends, and two between, which have ever fewer microbatches in flight."""
     sizes = [len(own) for own in shares(known.depth, plan.stages)]
     each = [tuple(sizes[place :: plan.pipeline]) for place in range(plan.pipeline)]
@@ -199,7 +199,7 @@ def _block_backward(held: TracedMemory, recompute: bool) -> float:
     return max(held.block_forward, held.block + held.block_backward) - held.stream
 
 
-def _pipelined(
+def _in_flight(
     held: TracedMemory, part: StageMemory, plan: ParallelPlan, recompute: bool, microbatches: int
 ) -> dict[str, float]:
     """A stage, or several; what is in flight waits for its backward, and so do buffers for each microbatch."""

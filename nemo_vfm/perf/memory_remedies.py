@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
-from nemo_vfm.perf.gpu_specs import GPUS, Gpu
+from nemo_vfm.perf.gpu_specs import GPUS, GpuSpec
 from nemo_vfm.perf.layouts import Degrees, divisors
-from nemo_vfm.perf.planner import Answer, Choice, Planner, Question
+from nemo_vfm.perf.planner import LayoutChoice, Planner, PlanResult, Question
 
 NARROW, OFFLOAD, NO_AVERAGE, GPU = "precision=bf16", "engine.offload_optimizer=true", "~callbacks.ema", "--gpu"
 AGAIN, SMALLER = "engine.recompute=blocks", "parallel.microbatches"
@@ -22,12 +22,12 @@ class Remedy:
     """Changes, and what comes of them."""
 
     settings: tuple[str, ...]  #: changes of the recipe beside its layout and recomputation
-    choice: Choice  #: the layout after it, which fits
+    choice: LayoutChoice  #: the layout after it, which fits
     gpu: str = ""  #: another kind of GPU, where that is part of it; else empty
     levers: frozenset[str] = frozenset()  #: what was changed, however it is written
 
 
-def remedies(question: Question, start: Choice, answer: Answer) -> list[Remedy]:
+def remedies(question: Question, start: LayoutChoice, answer: PlanResult) -> list[Remedy]:
     """Everything that helps alone, and pairs of changes of which neither does; the quickest step first.
 
     Where no pair helps, the smallest sets that do.
@@ -47,9 +47,9 @@ def remedies(question: Question, start: Choice, answer: Answer) -> list[Remedy]:
     if not answer.ranked:  # a change of settings and another layout
         known = {one.levers for one in found}
         for setting in _settings(question):
-            for gpu, changed in _changed(question, frozenset({setting})):
+            for gpu, changed in _with_changes(question, frozenset({setting})):
                 if ranked := Planner(changed).answer(answer.gpus).ranked:
-                    both = _told(ranked[0], frozenset({setting, "layout"}), gpu)
+                    both = _as_remedy(ranked[0], frozenset({setting, "layout"}), gpu)
                     if not any(levers <= both.levers for levers in known):
                         found.append(both)
                     break
@@ -74,7 +74,7 @@ def smallest_number(planner: Planner, above: int) -> int | None:
     return None
 
 
-def _of_layout(question: Question, start: Choice) -> list[Remedy]:
+def _of_layout(question: Question, start: LayoutChoice) -> list[Remedy]:
     """Of changes that leave every degree as it is: all smallest sets of one or two, else the smallest ones."""
     levers = [*([SMALLER] if start.rows > 1 else []), *([] if start.recompute else [AGAIN]), *_settings(question)]
     found: list[Remedy] = []
@@ -98,14 +98,14 @@ def _settings(question: Question) -> Iterator[str]:
         yield GPU
 
 
-def _larger_gpus(question: Question) -> list[Gpu]:
+def _larger_gpus(question: Question) -> list[GpuSpec]:
     """The smallest first; for a training in FP8 those that have such products."""
     least = question.machine.gpu.memory_gib
     fitting = (gpu for gpu in GPUS if question.fp8 is None or gpu.fp8_tflops is not None)
     return sorted((gpu for gpu in fitting if gpu.memory_gib > least), key=lambda gpu: gpu.memory_gib)
 
 
-def _remedy(question: Question, start: Choice, changes: frozenset[str]) -> Remedy | None:
+def _remedy(question: Question, start: LayoutChoice, changes: frozenset[str]) -> Remedy | None:
     """These changes of this layout, if it fits then."""
     plans, own = [start.plan], question.subject.batch // start.plan.data
     if SMALLER in changes:  # the same in more microbatches
@@ -113,21 +113,21 @@ def _remedy(question: Question, start: Choice, changes: frozenset[str]) -> Remed
         for rows in divisors(start.rows)[:-1]:
             with suppress(ValueError):  # where they do not make equal rounds over virtual stages
                 plans.append(replace(start.plan, microbatches=own // rows))
-    for gpu, changed in _changed(question, changes):
+    for gpu, changed in _with_changes(question, changes):
         planner = Planner(changed)
         made = [planner.choice(plan, recompute=start.recompute or AGAIN in changes) for plan in plans]
         fitting = [one for one in made if changed.fits(one.memory)]
         if fitting:
-            return _told(min(fitting, key=lambda one: one.time.total), changes, gpu)
+            return _as_remedy(min(fitting, key=lambda one: one.time.total), changes, gpu)
     return None
 
 
-def _told(choice: Choice, changes: frozenset[str], gpu: str) -> Remedy:
+def _as_remedy(choice: LayoutChoice, changes: frozenset[str], gpu: str) -> Remedy:
     settings = tuple(name for name in (NARROW, OFFLOAD, NO_AVERAGE) if name in changes)
     return Remedy(settings, choice, gpu, changes)
 
 
-def _changed(question: Question, changes: frozenset[str]) -> Iterator[tuple[str, Question]]:
+def _with_changes(question: Question, changes: frozenset[str]) -> Iterator[tuple[str, Question]]:
     """The question after changes of settings; of larger GPUs one after another."""
     changed = replace(
         question, precision="bf16" if NARROW in changes else question.precision,

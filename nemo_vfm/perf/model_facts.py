@@ -17,11 +17,11 @@ from torch import nn
 from nemo_vfm.core.without_compiler import without_compiler
 from nemo_vfm.parallel.apply.frozen_weights import narrowable, only_adapters_learn
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
-from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory, matching
+from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory, match_modules
 from nemo_vfm.parallel.plan.static_memory import StaticMemory, split_axis
 from nemo_vfm.perf.model_work import num_parameters
 from nemo_vfm.perf.stand_ins import Shapes, sample_tokens
-from nemo_vfm.perf.traced import Cut, Even, TracedMemory, traced, two_blocks
+from nemo_vfm.perf.traced import BlockSplit, Even, TracedMemory, trace_step, two_blocks
 
 Where = Literal["block", "first", "last", "every"]
 _ADAMW: OptimizerFactory = partial(torch.optim.AdamW, lr=1e-4)
@@ -63,7 +63,9 @@ class ModelFacts:
     buffers: int  #: bytes of what is no parameter
     optimizer: OptimizerFactory  #: builds the optimizer
     kept: StaticMemory  #: what it keeps
-    traces: dict[tuple[Cut, bool], Even] = field(default_factory=dict)  #: what was found of ways to cut the blocks
+    traces: dict[tuple[BlockSplit, bool], Even] = field(
+        default_factory=dict
+    )  #: what was found of ways to cut the blocks
     update_copies: bool = True  #: whether, on a GPU, it makes a copy of a moment while it updates
     frozen: bool = False  #: whether adapters alone learn
     large_linears: int = 0  #: of a block, those that FP8 concerns where a recipe says so
@@ -109,7 +111,7 @@ class ModelFacts:
             self.sums[key] = sum(one.local(tensor) for one in weights if not (wide and one.narrows))
         return self.sums[key]
 
-    def held(self, cut: Cut, rows: float, tokens: float) -> TracedMemory:
+    def held(self, cut: BlockSplit, rows: float, tokens: float) -> TracedMemory:
         """What a step holds; a way of cutting blocks is traced when it is first asked for.
 
         Always with as many tokens, those of a sample or of a ring's half, so that nothing depends on who asks first.
@@ -117,7 +119,7 @@ class ModelFacts:
         key = cut, rows == 1
         if key not in self.traces:
             size = self.tokens // 2 if cut.ring else self.tokens
-            self.traces[key] = traced(self.model, self.shapes, cut, tokens=size, single=rows == 1)
+            self.traces[key] = trace_step(self.model, self.shapes, cut, tokens=size, single=rows == 1)
         return self.traces[key].at(rows, tokens)
 
 
@@ -136,7 +138,7 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
     how = model.plan()
     small, blocks = two_blocks(model), list(model.get_submodule(how.blocks).children())
     modules = [name for name, _ in model.named_modules()]
-    ends = {kind: tuple(f"{module}." for module in matching(getattr(how, kind), modules))
+    ends = {kind: tuple(f"{module}." for module in match_modules(getattr(how, kind), modules))
             for kind in ("first", "last", "every")}  # fmt: skip
     narrows = narrowable(model)
     weights = {
@@ -148,7 +150,7 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
     placed = {name: next((kind for kind, below in ends.items() if name.startswith(below)), "every") for name in weights}
     outer = {name: weight for name, weight in weights.items() if not name.startswith(f"{how.blocks}.")}
     names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    found = set(matching((*how.column, *how.row), names))
+    found = set(match_modules((*how.column, *how.row), names))
     # torch's optimizers do on a GPU, where they go over all weights at once, unless one kernel does all of it.
     with without_compiler():
         options = optimizer([("weight", nn.Parameter(torch.zeros(2, 3)))]).defaults
@@ -172,13 +174,15 @@ _FEW, _MORE = 2, 4
 class CachedTraces(ModelFacts):
     """See the module."""
 
-    sketched: dict[tuple[Cut, float, float], TracedMemory] = field(default_factory=dict)  #: what was asked for before
+    sketched: dict[tuple[BlockSplit, float, float], TracedMemory] = field(
+        default_factory=dict
+    )  #: what was asked for before
 
-    def held(self, cut: Cut, rows: float, tokens: float) -> TracedMemory:
+    def held(self, cut: BlockSplit, rows: float, tokens: float) -> TracedMemory:
         """See `ModelFacts.held`."""
         key = cut, rows, tokens
         if key not in self.sketched:
-            found = self._brought(replace(cut, gathered=True), rows, tokens)
+            found = self._with_fsdp_weights(replace(cut, gathered=True), rows, tokens)
             if cut.narrow and not cut.gathered:
                 # Autocast copies weights into the dtype of the arithmetic, and keeps the copies for backward.
                 block, last = (2 * self.local(where, cut.tensor, wide=True) for where in ("block", "last"))
@@ -190,28 +194,28 @@ class CachedTraces(ModelFacts):
             self.sketched[key] = found
         return self.sketched[key]
 
-    def _brought(self, cut: Cut, rows: float, tokens: float) -> TracedMemory:
+    def _with_fsdp_weights(self, cut: BlockSplit, rows: float, tokens: float) -> TracedMemory:
         """With weights as FSDP brings them."""
         heads = self.model.plan().heads
         if cut.tensor == 1 or cut.tensor > heads or heads % _MORE:  # then there is little to sketch
-            return self._traced(cut, rows, tokens)
+            return self._trace(cut, rows, tokens)
         with_ring, alone = (replace(cut, tensor=1, sequence=False, ring=ring) for ring in (True, False))
         if not cut.sequence:  # what is between the linears stays whole; a ring's part is in both
             ends = (with_ring if cut.ring else alone), replace(cut, tensor=_FEW)
         else:  # a split vocabulary begins with two: one device is not on the line
             begin = replace(cut, tensor=_FEW, ring=False) if self.model.plan().vocabulary else alone
             ends = begin, replace(cut, tensor=2 * begin.tensor, sequence=True, ring=False)
-        low, high = ((end.tensor, self._traced(end, rows, tokens)) for end in ends)
+        low, high = ((end.tensor, self._trace(end, rows, tokens)) for end in ends)
         # Through these two points, as a part that all ranks have and one that they share.
         between, beyond = 1 / low[0] - 1 / high[0], 1 / cut.tensor - 1 / high[0]
         found = {name: one + (getattr(low[1], name) - one) / between * beyond for name, one in asdict(high[1]).items()}
         if cut.ring and cut.sequence:
-            more, less = (self._traced(one, rows, tokens) for one in (with_ring, alone))
+            more, less = (self._trace(one, rows, tokens) for one in (with_ring, alone))
             found = {name: one + (getattr(more, name) - getattr(less, name)) / cut.tensor
                      for name, one in found.items()}  # fmt: skip
         return TracedMemory(**found)
 
-    def _traced(self, cut: Cut, rows: float, tokens: float) -> TracedMemory:
+    def _trace(self, cut: BlockSplit, rows: float, tokens: float) -> TracedMemory:
         super().held(cut, 1, tokens)
         return self.traces[cut, True].at(rows, tokens)
 

@@ -14,7 +14,7 @@ from torch import nn
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.model_traits import ReportsFlops
 from nemo_vfm.parallel.apply.frozen_weights import only_adapters_learn
-from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
+from nemo_vfm.parallel.plan.sharding_spec import Divisible, ShardingSpec, match_modules
 from nemo_vfm.perf.flops import training_flops
 
 Split = Literal["column", "row", "text", "whole"]
@@ -44,7 +44,7 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ModelWork:
     """A model as arithmetic, for one sample."""
 
     parameters: int  #: of the whole model
@@ -84,7 +84,7 @@ class Work:
         return sum(product.split == "row" for product in self.products)
 
 
-def work_of(model: nn.Module, inputs: Mapping[str, tuple[int, ...]], tokens: int) -> Work:
+def work_of(model: nn.Module, inputs: Mapping[str, tuple[int, ...]], tokens: int) -> ModelWork:
     """A model's work on one sample.
 
     Args:
@@ -110,7 +110,7 @@ def work_of(model: nn.Module, inputs: Mapping[str, tuple[int, ...]], tokens: int
     width = next((product.outputs for product in products if product.split == "row"), products[0].inputs)
     linear = sum(op.flops for op in ops if op.kind == "linear")
     (first, first_parameters), (last, last_parameters) = (_end(model, names, tokens) for names in (how.first, how.last))
-    q_width, kv_width = _attended(blocks[0], width)
+    q_width, kv_width = _attention_widths(blocks[0], width)
     split = sum(product.inputs * product.outputs for product in products if product.split != "whole")
     attentions = tuple(
         # A query of width w costs 4 w FLOPs for each key.
@@ -120,27 +120,27 @@ def work_of(model: nn.Module, inputs: Mapping[str, tuple[int, ...]], tokens: int
     frozen, learned = only_adapters_learn(model), 1.0
     if frozen:
         learned = sum(p.numel() for p in model.parameters() if p.requires_grad) / num_parameters(model)
-    return Work(
+    return ModelWork(
         parameters=num_parameters(model), flops=sum(op.flops for op in ops),
         training_flops=training_flops(ops, frozen=frozen), learned=learned,
         tokens=tokens, depth=len(blocks), width=width,
         kv_share=kv_width / q_width, heads=how.heads, head_dim=max(1, kv_width // how.heads), products=products,
         products_flops=(linear - first - last) / len(blocks),
         attentions=attentions, first_flops=first, last_flops=last,
-        last_split=any(matching(name, how.column) for name in how.last), block_split=split,
+        last_split=any(match_modules(name, how.column) for name in how.last), block_split=split,
         block_whole=num_parameters(blocks[0]) - split, first_parameters=first_parameters,
         last_parameters=last_parameters,
     )  # fmt: skip
 
 
-def _split(name: str, how: Declared) -> Split:
+def _split(name: str, how: ShardingSpec) -> Split:
     for split, patterns in (("text", how.whole_input), ("column", how.column), ("row", how.row)):
-        if matching(patterns, (name,)):
+        if match_modules(patterns, (name,)):
             return split  # type: ignore[return-value]
     return "whole"
 
 
-def _attended(block: nn.Module, width: int) -> tuple[int, int]:
+def _attention_widths(block: nn.Module, width: int) -> tuple[int, int]:
     """(width of all queries, of all keys), from the linear that makes both and the one that takes what they give."""
     named = dict(block.named_modules())
     for name, module in named.items():
@@ -153,7 +153,7 @@ def _attended(block: nn.Module, width: int) -> tuple[int, int]:
 def _end(model: nn.Module, patterns: Sequence[str], tokens: int) -> tuple[float, int]:
     """FLOPs for so many tokens, and parameters, of the modules that begin or end the model."""
     named, flops, count = dict(model.named_modules()), 0.0, 0
-    for name in matching(patterns, named):
+    for name in match_modules(patterns, named):
         count += num_parameters(named[name])
         for module in named[name].modules():
             if isinstance(module, nn.Linear) and "modulation" not in name:  # which has one row for each sample

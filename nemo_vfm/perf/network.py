@@ -38,7 +38,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RankGroup:
     """Ranks that exchange something."""
 
     size: int  #: how many
@@ -65,7 +65,7 @@ class Network:
         if self.gpus_per_node < 1:
             raise ValueError(f"gpus_per_node must be at least 1, got {self.gpus_per_node}")
 
-    def gather_s(self, num_bytes: float, group: Group) -> float:
+    def gather_s(self, num_bytes: float, group: RankGroup) -> float:
         """An all-gather of so many bytes, counted whole; a reduce-scatter takes as long."""
         if group.size == 1:
             return 0.0
@@ -75,11 +75,11 @@ class Network:
             rate = outward if near == 1 else min(rate, outward)
         return moved / rate + self._latency_s(group)
 
-    def reduce_s(self, num_bytes: float, group: Group) -> float:
+    def reduce_s(self, num_bytes: float, group: RankGroup) -> float:
         """An all-reduce: a reduce-scatter, then an all-gather."""
         return 2 * self.gather_s(num_bytes, group)
 
-    def exchange_s(self, sent: float, group: Group) -> float:
+    def exchange_s(self, sent: float, group: RankGroup) -> float:
         """An all-to-all in which each member sends so many bytes in all, as many to each other one."""
         if group.size == 1:
             return 0.0
@@ -88,18 +88,18 @@ class Network:
         slower = max((sent - outward) / self.inside.bytes_per_s, outward / self.between.bytes_per_s)
         return slower + self._latency_s(group)
 
-    def send_s(self, num_bytes: float, group: Group) -> float:
+    def send_s(self, num_bytes: float, group: RankGroup) -> float:
         """Each member sends so many bytes to the next, all at once."""
         if group.size == 1:
             return 0.0
         link = self.inside if self.members_inside(group) == group.size else self.between
         return num_bytes / link.bytes_per_s + link.latency_us * 1e-6
 
-    def members_inside(self, group: Group) -> int:
+    def members_inside(self, group: RankGroup) -> int:
         """Members of a group that share a machine."""
         return max(1, min(group.size, self.gpus_per_node // group.stride))
 
-    def _latency_s(self, group: Group) -> float:
+    def _latency_s(self, group: RankGroup) -> float:
         """A tree inside the machine, then a ring that passes each machine once: what thousands of GPUs wait for."""
         near = self.members_inside(group)
         beyond = math.ceil(group.size / near) - 1

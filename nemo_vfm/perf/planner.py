@@ -13,18 +13,18 @@ from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.layouts import (
     About,
-    Allowed,
     Degrees,
+    EngineLimits,
     RefusedLayout,
     Subject,
     divisors,
     plans,
-    shared,
     shared_by_all,
+    weight_sharings,
 )
 from nemo_vfm.perf.memory import Memory, memory
 from nemo_vfm.perf.model_facts import ModelFacts
-from nemo_vfm.perf.model_work import Work
+from nemo_vfm.perf.model_work import ModelWork
 from nemo_vfm.perf.step_time import Clock, Machine, StepTime, TimedStep
 
 #: Ten times the largest machines of today; the number of ways to divide more has no end.
@@ -37,7 +37,7 @@ class Question:
     """What is planned."""
 
     subject: Subject  #: the model, its samples and its batch
-    work: Work  #: of the model on one sample
+    work: ModelWork  #: of the model on one sample
     known: ModelFacts  #: of its memory
     machine: Machine  #: what it would run on
     precision: PrecisionName = "bf16"  #: of the arithmetic
@@ -56,7 +56,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LayoutChoice:
     """One layout with what it costs."""
 
     plan: ParallelPlan  #: the layout
@@ -72,7 +72,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RefusedGroup:
     """Degrees that are refused for one kind of reason."""
 
     about: About  #: which degree is wrong, or memory
@@ -82,24 +82,24 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PlanResult:
     """The result of planning for a number of GPUs."""
 
     gpus: int  #: how many
-    ranked: tuple[Choice, ...]  #: what fits, the quickest of each family, best first
+    ranked: tuple[LayoutChoice, ...]  #: what fits, the quickest of each family, best first
     refused: tuple[tuple[int, RefusedLayout], ...]  #: how many ways to divide the GPUs will not do, and why
-    nearest: Choice | None  #: of what does not fit, what misses it by least; None where nothing was too large
+    nearest: LayoutChoice | None  #: of what does not fit, what misses it by least; None where nothing was too large
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[RefusedGroup]:
         """Reasons, the most frequent first."""
         groups = []
         for kind in dict.fromkeys(why.about for _, why in self.refused):
             found = [why for _, why in self.refused if why.about == kind]
             ways = sum(ways for ways, why in self.refused if why.about == kind)
             if kind == "memory":
-                groups.append(Group(kind, ways, (), min(found, key=lambda why: why.degree).why))
+                groups.append(RefusedGroup(kind, ways, (), min(found, key=lambda why: why.degree).why))
             else:
-                groups.append(Group(kind, ways, tuple(sorted({why.degree for why in found})), found[-1].why))
+                groups.append(RefusedGroup(kind, ways, tuple(sorted({why.degree for why in found})), found[-1].why))
         return sorted(groups, key=lambda group: -group.count)
 
     def rank_of(self, family: tuple[int, int, int, int]) -> int | None:
@@ -108,7 +108,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tried:
+class _TriedLayout:
     """A layout in the running."""
 
     timed: TimedStep  #: the layout and its time, but for shared weights
@@ -124,13 +124,13 @@ class Planner:
     """Answers one question for any number of GPUs."""
 
     def __init__(self, question: Question) -> None:
-        self.question, self.allowed = question, Allowed(question.subject, question.fp8)
+        self.question, self.allowed = question, EngineLimits(question.subject, question.fp8)
         fp32 = question.precision == "fp32"
         self.clock = Clock(question.work, question.machine, fp32=fp32, fp8=question.fp8)
         self._memories: dict[tuple[object, ...], Memory] = {}
-        self._layouts: dict[tuple[int, int, int, int], tuple[list[_Tried], _Tried]] = {}
+        self._layouts: dict[tuple[int, int, int, int], tuple[list[_TriedLayout], _TriedLayout]] = {}
 
-    def answer(self, gpus: int) -> Answer:
+    def answer(self, gpus: int) -> PlanResult:
         """Look at every layout.
 
         Raises:
@@ -138,15 +138,15 @@ class Planner:
         """
         if not 1 <= gpus <= MOST_GPUS:
             raise UserError(f"a plan is for at least one GPU and at most {MOST_GPUS:,}, got {gpus:,}")
-        families: dict[tuple[int, int, int, int], Choice] = {}
+        families: dict[tuple[int, int, int, int], LayoutChoice] = {}
         refused, over = [], []
         for every in shared_by_all(gpus):
             if (refusal := self.allowed.refused(every)) is not None:
                 refused.append((len(divisors(every.data)), refusal))
                 continue
-            best: Choice | None = None
+            best: LayoutChoice | None = None
             full: _Full = {}
-            for at in reversed(shared(every)):
+            for at in reversed(weight_sharings(every)):
                 if at.shard * at.context == 1:  # weights that nobody shares need no room to be brought together
                     full = {}
                 found = self._best(at, inf if best is None else best.time.total, full)
@@ -162,9 +162,9 @@ class Planner:
                     best = families[found.family] = found
         ranked = sorted(families.values(), key=lambda one: one.time.total)
         nearest = min(over, key=lambda one: one.memory.total, default=None)
-        return Answer(gpus, tuple(ranked), tuple(refused), nearest)
+        return PlanResult(gpus, tuple(ranked), tuple(refused), nearest)
 
-    def choice(self, plan: ParallelPlan, *, recompute: bool) -> Choice:
+    def choice(self, plan: ParallelPlan, *, recompute: bool) -> LayoutChoice:
         """What one layout costs, whether it fits or not.
 
         Raises:
@@ -175,7 +175,7 @@ class Planner:
             raise UserError(why.why)
         rows = max(1, self.question.subject.batch // plan.data // plan.microbatches)
         time = self.clock.step(plan, rows, recompute=recompute, offload=self.question.offload)
-        return Choice(plan, rows, recompute, time, self._memory(plan, rows, recompute))
+        return LayoutChoice(plan, rows, recompute, time, self._memory(plan, rows, recompute))
 
     def some_fits(self, at: Degrees) -> bool:
         """Whether the layout of these degrees that needs least fits: one sample at a time, and recomputation."""
@@ -187,14 +187,14 @@ class Planner:
         )  # fmt: skip
         return self.question.fits(self._memory(plan, rows, recompute=True))
 
-    def _best(self, at: Degrees, limit: float, full: "_Full") -> Choice | None:
+    def _best(self, at: Degrees, limit: float, full: "_Full") -> LayoutChoice | None:
         """The quickest layout of these degrees that fits; where none does, the one that needs least.
 
         None where some fit and none takes less than `limit`: then a quicker one of its family is known.
         What is found not to fit goes into `full`, and does not fit with fewer ranks to share weights either.
         """
-        tried, least = self._tried(at)
-        smallest = self._placed(at, least)
+        tried, least = self._try_sharings(at)
+        smallest = self._as_choice(at, least)
         if not self.question.fits(smallest.memory):
             return smallest
         offload = self.question.offload
@@ -206,17 +206,17 @@ class Planner:
             kind = one.timed.plan.virtual, one.timed.plan.schedule, one.recompute
             if one.rows >= full.get(kind, one.rows + 1):
                 continue
-            if self.question.fits((made := self._placed(at, one)).memory):
+            if self.question.fits((made := self._as_choice(at, one)).memory):
                 return made
             full[kind] = one.rows
         return smallest if smallest.time.total < limit else None
 
-    def _tried(self, at: Degrees) -> "tuple[list[_Tried], _Tried]":
+    def _try_sharings(self, at: Degrees) -> "tuple[list[_TriedLayout], _TriedLayout]":
         """Every layout of these degrees however data ranks share weights, and the one of them that needs least."""
         key = at.pipeline, at.data, at.context, at.tensor
         if key not in self._layouts:
             found = [
-                _Tried(self.clock.timed(plan, rows, recompute=again), rows, again)
+                _TriedLayout(self.clock.timed(plan, rows, recompute=again), rows, again)
                 for plan, rows in plans(self.allowed, at, self.clock.block_s)
                 for again in (False, True)
             ]
@@ -226,11 +226,11 @@ class Planner:
             )
         return self._layouts[key]
 
-    def _placed(self, at: Degrees, one: "_Tried") -> Choice:
+    def _as_choice(self, at: Degrees, one: "_TriedLayout") -> LayoutChoice:
         """With weights shared as these degrees have it."""
         plan = replace(one.timed.plan, shard=at.shard, replicate=at.replicate)
         time = self.clock.shared_as(one.timed, at, offload=self.question.offload)
-        return Choice(plan, one.rows, one.recompute, time, self._memory(plan, one.rows, one.recompute))
+        return LayoutChoice(plan, one.rows, one.recompute, time, self._memory(plan, one.rows, one.recompute))
 
     def _memory(self, plan: ParallelPlan, rows: int, recompute: bool) -> Memory:
         """Neither copies nor the order of a pipeline's work matter."""
@@ -247,7 +247,7 @@ class Planner:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class LayoutCost:
     """What a layout costs, predicted."""
 
     step_s: float  #: seconds of a step
@@ -261,12 +261,12 @@ class Cost:
     gpu_hours: float | None  #: of all GPUs in these days
 
 
-def cost(choice: Choice, question: Question, steps: int | None) -> Cost:
+def cost(choice: LayoutChoice, question: Question, steps: int | None) -> LayoutCost:
     """Reckon one layout; `steps` of the training are None where they are not known."""
     time, gpus, batch = choice.time, choice.plan.world, question.subject.batch
     peak = question.machine.gpu.flops_per_s * gpus
     seconds = None if steps is None else steps * time.total
-    return Cost(
+    return LayoutCost(
         step_s=time.total, mfu=question.work.training_flops * batch / time.total / peak,
         tokens_per_s=batch * question.subject.tokens / time.total, waits=time.waits / time.total,
         exchanges=(time.tensor + time.context + time.weights + time.sends) / time.total,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.perf.gpu_specs import Gpu
+from nemo_vfm.perf.gpu_specs import GpuSpec
 from nemo_vfm.perf.layouts import divisors
-from nemo_vfm.perf.model_work import Work
+from nemo_vfm.perf.model_work import ModelWork
 from nemo_vfm.perf.network import Network
 
 ServingPrecision = Literal["fp8", "bf16"]
@@ -21,7 +21,7 @@ _MOST_GPUS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServingMemory:
     """What a GPU holds while a model is served, in bytes."""
 
     precision: ServingPrecision  #: of weights and cache
@@ -35,7 +35,9 @@ class Serving:
         return self.weights + self.cache + self.activations
 
 
-def serving(work: Work, gpus: int, network: Network, precision: ServingPrecision, *, sequences: int = 1) -> Serving:
+def plan_serving(
+    work: ModelWork, gpus: int, network: Network, precision: ServingPrecision, *, sequences: int = 1
+) -> ServingMemory:
     """What each of so many GPUs holds.
 
     Keys and values: 2 x blocks x heads of keys x width of a head x tokens x sequences. More tensor ranks than heads of
@@ -69,23 +71,23 @@ def serving(work: Work, gpus: int, network: Network, precision: ServingPrecision
     cache = 2 * work.depth / stages * heads * work.head_dim * work.tokens * sequences * BYTES[precision]
     widest = max(one.outputs if one.split == "column" else one.inputs for one in work.products)
     activations = work.tokens * (2 * work.width + widest / tensor) * _COMPUTE_BYTES
-    return Serving(precision, gpus, work.parameters * BYTES[precision] / gpus, cache, activations)
+    return ServingMemory(precision, gpus, work.parameters * BYTES[precision] / gpus, cache, activations)
 
 
-def fits(needed: Serving, gpu: Gpu) -> bool:
+def fits(needed: ServingMemory, gpu: GpuSpec) -> bool:
     """Whether the GPU has so much."""
     return needed.total <= gpu.usable_bytes
 
 
 def fewest_gpus(
-    work: Work, gpu: Gpu, network: Network, precision: ServingPrecision, *, sequences: int = 1
+    work: ModelWork, gpu: GpuSpec, network: Network, precision: ServingPrecision, *, sequences: int = 1
 ) -> int | None:
     """The smallest number on which it fits, a divisor of a machine and then whole machines; None where none is."""
     each = network.gpus_per_node
     numbers: list[int] = [*divisors(each), *range(2 * each, _MOST_GPUS + 1, each)]
     for number in numbers:
         try:
-            if fits(serving(work, number, network, precision, sequences=sequences), gpu):
+            if fits(plan_serving(work, number, network, precision, sequences=sequences), gpu):
                 return number
         except UserError:
             continue

@@ -23,14 +23,14 @@ from nemo_vfm.parallel.fp8.fp8_product import emulated_product
 from nemo_vfm.parallel.fp8.operands import Operands
 from nemo_vfm.parallel.fp8.quantise import Quantised
 from nemo_vfm.parallel.plan.adapter_split import ADAPTERS, ShardableAdapter, TensorSplit
-from nemo_vfm.parallel.plan.sharding_spec import matching
+from nemo_vfm.parallel.plan.sharding_spec import match_modules
 
 
 @contextmanager
 def fp8_products_of(*, gpu: bool) -> Iterator[None]:
     """Of a GPU's tensor cores and casts, or of the emulation on a CPU, which has both operands in fp32 as well."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(fp8_linear, "product", _native if gpu else _emulated))
+        stack.enter_context(mock.patch.object(fp8_linear, "product", _native if gpu else _emulate_product))
         if gpu:
             stack.enter_context(mock.patch.object(Operands, "copies", partialmethod(_copies, Operands.copies)))
         yield
@@ -49,7 +49,7 @@ def _copies(
     return first, second
 
 
-def _emulated(a: Quantised, b: Quantised, *, fast: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
+def _emulate_product(a: Quantised, b: Quantised, *, fast: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
     """As on a device without such products; asking torch which dtype to sum in would be one more operation."""
     return emulated_product(a, b).to(dtype)
 
@@ -97,7 +97,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, ring: bool) -> Tensor:
         ctx.ring = ring
-        held = [*_travelling(k), torch.empty_like(q, dtype=torch.float32)] if ring else []
+        held = [*_travelling_keys(k), torch.empty_like(q, dtype=torch.float32)] if ring else []
         out = torch.empty_like(q)
         del held
         ctx.save_for_backward(q, k, v, out, q.new_empty(q.shape[:3], dtype=torch.float32))
@@ -106,31 +106,31 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, _, _ = ctx.saved_tensors
-        held = [*_travelling(k), *_travelling(k.float()), q.float()] if ctx.ring else []
+        held = [*_travelling_keys(k), *_travelling_keys(k.float()), q.float()] if ctx.ring else []
         found = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None
         del held
         return found
 
 
-def _travelling(k: Tensor) -> list[Tensor]:
+def _travelling_keys(k: Tensor) -> list[Tensor]:
     """Keys and values at hand, and those on their way."""
     return [k.new_empty(2, *k.shape), k.new_empty(2, *k.shape)]
 
 
-def exchanging(model: Cuttable, ranks: int, sequence: bool) -> None:
+def exchange_as_dtensor(model: Cuttable, ranks: int, sequence: bool) -> None:
     """Let a model, whose linears are parts already, exchange with other tensor ranks what DTensor would."""
     if ranks == 1:
         return
     assert isinstance(model, nn.Module)
     how, modules = model.plan(), dict(model.named_modules())
-    for name in matching(how.column, modules):
-        tokens = sequence and not matching(how.whole_input, (name,))
+    for name in match_modules(how.column, modules):
+        tokens = sequence and not match_modules(how.whole_input, (name,))
         # A linear's tokens from all ranks; on the way back their sum, or this rank's part of it.
         modules[name].register_forward_pre_hook(
-            lambda _, inputs, count=ranks if tokens else 1: _Gathered.apply(inputs[0], count)  # type: ignore[no-untyped-call]
+            lambda _, inputs, count=ranks if tokens else 1: _GatherStandIn.apply(inputs[0], count)  # type: ignore[no-untyped-call]
         )
         _split_beside(modules[name], "column", ranks, tokens=tokens)
-    for name in matching(how.row + how.vocabulary, modules):
+    for name in match_modules(how.row + how.vocabulary, modules):
         # The sum of what all ranks have, or a part of it.
         modules[name].register_forward_hook(
             lambda _, inputs, output, count=ranks if sequence else 1: _Summed.apply(output, count)  # type: ignore[no-untyped-call]
@@ -156,7 +156,7 @@ class _BesideSplit(TensorSplit):
 
     def whole(self, h_BSR: Tensor) -> Tensor:
         """Gathered, or a sum's part."""
-        exchange: Any = _Gathered if self.kind == "column" else _Summed
+        exchange: Any = _GatherStandIn if self.kind == "column" else _Summed
         exchanged: Tensor = exchange.apply(h_BSR, self.ranks if self.tokens else 1)
         return exchanged
 
@@ -165,7 +165,7 @@ class _BesideSplit(TensorSplit):
         return part
 
 
-class _Gathered(torch.autograd.Function):
+class _GatherStandIn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: int) -> Tensor:
         ctx.ranks = ranks

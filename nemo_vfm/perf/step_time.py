@@ -21,10 +21,10 @@ from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan, shares
 from nemo_vfm.perf.communication import GRADIENT_BYTES, Passes, activation_bytes, context_s, tensor_s
 from nemo_vfm.perf.fp8_time import cast_bytes, fp8_flops_per_s, share_in_fp8
-from nemo_vfm.perf.gpu_specs import Gpu, Published
+from nemo_vfm.perf.gpu_specs import GpuSpec, PublishedConstants
 from nemo_vfm.perf.layouts import Degrees
-from nemo_vfm.perf.model_work import Work
-from nemo_vfm.perf.network import Group, Network
+from nemo_vfm.perf.model_work import ModelWork
+from nemo_vfm.perf.network import Network, RankGroup
 
 FP32_SLOWER = 15.0  # than bf16: 14.8 on an H100, 16 on an A100, by their data sheets
 UPDATE_BYTES = 28  # that AdamW reads and writes for each parameter: weight, both moments, and the gradient read
@@ -36,9 +36,9 @@ _KEPT_STAGES = 3  # that torch's schedules keep gathered at a time
 class Machine:
     """What a layout runs on."""
 
-    gpu: Gpu  #: each of them
+    gpu: GpuSpec  #: each of them
     network: Network  #: what joins them
-    kernels: Published = field(default_factory=Published)  #: what share of their peak products reach
+    kernels: PublishedConstants = field(default_factory=PublishedConstants)  #: what share of their peak products reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class StepTime:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _BlockTime:
     """Seconds of one block and microbatch."""
 
     compute: Passes
@@ -80,7 +80,7 @@ class TimedStep:
     """What of a step's seconds does not depend on how data ranks share weights."""
 
     plan: ParallelPlan  #: the layout, its replicate and shard apart
-    block: _Block  #: one of its blocks
+    block: _BlockTime  #: one of its blocks
     blocks: int  #: of the device that works longest
     compute: float
     tensor: float
@@ -111,7 +111,7 @@ class Clock:
         UserError: the GPU has no such products in FP8.
     """
 
-    def __init__(self, work: Work, machine: Machine, *, fp32: bool = False, fp8: Fp8 | None = None) -> None:
+    def __init__(self, work: ModelWork, machine: Machine, *, fp32: bool = False, fp8: Fp8 | None = None) -> None:
         self.work, self.machine = work, machine
         self.recipe = None if fp8 is None else fp8.recipe
         self.fp8_peak = 0.0 if fp8 is None else fp8_flops_per_s(machine.gpu, fp8)
@@ -119,7 +119,7 @@ class Clock:
         self.peak = machine.gpu.flops_per_s / (FP32_SLOWER if fp32 else 1)
         self.itemsize = 4 if fp32 else 2
         # What several layouts have in common is reckoned once: there are a hundred thousand of them.
-        self._blocks: dict[tuple[object, ...], _Block] = {}
+        self._blocks: dict[tuple[object, ...], _BlockTime] = {}
         self._held: dict[tuple[int, int], list[int]] = {}
         self._shared: dict[tuple[object, ...], WeightsTime] = {}
 
@@ -145,7 +145,7 @@ class Clock:
         sends = 0.0
         if plan.pipeline > 1:
             own = activation_bytes(self.work, plan, rows, self.itemsize) / (plan.tensor if plan.sequence else 1)
-            send = self.machine.network.send_s(own, Group(plan.pipeline, plan.world // plan.pipeline))
+            send = self.machine.network.send_s(own, RankGroup(plan.pipeline, plan.world // plan.pipeline))
             late = max(0.0, send - blocks / plan.virtual * block.forward)
             sends = 2 * (plan.pipeline - 1) * send + 2 * each * plan.virtual * late
         return TimedStep(
@@ -153,7 +153,7 @@ class Clock:
             compute=each * (blocks * (block.compute.forward + block.compute.backward) + ends),
             tensor=each * blocks * (block.tensor.forward + block.tensor.backward),
             context=each * blocks * (block.context.forward + block.context.backward),
-            sends=sends, waits=busy * waiting(plan) if plan.pipeline > 1 else 0.0,
+            sends=sends, waits=busy * wait_ratio(plan) if plan.pipeline > 1 else 0.0,
         )  # fmt: skip
 
     def shared_as(self, timed: TimedStep, at: ParallelPlan | Degrees, *, offload: bool) -> StepTime:
@@ -178,10 +178,10 @@ class Clock:
         blocks = self.work.depth * self._block(plan, rows, False).forward
         return blocks + self._ends(plan, rows, 0) / (2 if self.work.frozen else 3)
 
-    def _block(self, plan: ParallelPlan, rows: int, recompute: bool) -> _Block:
+    def _block(self, plan: ParallelPlan, rows: int, recompute: bool) -> _BlockTime:
         key = (plan.tensor, plan.sequence, plan.context, plan.attention, plan.ulysses, rows, recompute)
         if key not in self._blocks:
-            linears, attention, moved = self._linears(plan, rows), 0.0, self._moved(plan, rows)
+            linears, attention, moved = self._linears(plan, rows), 0.0, self._elementwise_bytes(plan, rows)
             # Context ranks that exchange heads do not pass keys on.
             exchanging = {"ulysses": plan.context, "ring_ulysses": plan.ulysses}.get(plan.attention, 1)
             ring = max(1, plan.context // exchanging)
@@ -200,7 +200,7 @@ class Clock:
             context = Passes(plain.forward + max(0.0, sent.forward - hidden),
                              plain.backward + max(0.0, sent.backward - 2.5 * hidden))  # fmt: skip
             compute = Passes(forward, backward)
-            self._blocks[key] = _Block(
+            self._blocks[key] = _BlockTime(
                 *(Passes(one.forward, one.backward + again * one.forward) for one in (compute, tensor, context))
             )
         return self._blocks[key]
@@ -237,7 +237,7 @@ class Clock:
                 parts = {product.split: plan.tensor}  # the side that tensor ranks share
                 yield product.inputs / parts.get("row", 1), product.outputs / parts.get("column", 1)
 
-    def _moved(self, plan: ParallelPlan, rows: int) -> float:
+    def _elementwise_bytes(self, plan: ParallelPlan, rows: int) -> float:
         """What norms, activations and the like read and write: beside the linears' split sides a part, else all."""
         outer, inner = 0.0, 0.0
         for product in self.work.products:
@@ -280,8 +280,8 @@ class Clock:
         """Weights are shared over shard x context, and copied over replicate; one device would hold `parameters`."""
         key = at.tensor, at.context, at.shard, at.replicate, parameters
         if key not in self._shared:
-            group, network = Group(at.shard * at.context, at.tensor), self.machine.network
-            copies = Group(at.replicate, at.tensor * group.size)
+            group, network = RankGroup(at.shard * at.context, at.tensor), self.machine.network
+            copies = RankGroup(at.replicate, at.tensor * group.size)
             self._shared[key] = WeightsTime(
                 network.gather_s(parameters * self.itemsize, group),
                 network.gather_s(parameters * GRADIENT_BYTES, group),
@@ -298,7 +298,7 @@ class Clock:
         return own * UPDATE_BYTES / self.machine.gpu.bytes_per_s
 
 
-def waiting(plan: ParallelPlan) -> float:
+def wait_ratio(plan: ParallelPlan) -> float:
     """What a device waits in a step, over what it works."""
     wait = (plan.pipeline - 1) / (plan.virtual * plan.microbatches)
     return wait / 3 if plan.schedule == "zero_bubble" else wait

@@ -20,11 +20,11 @@ from nemo_vfm.parallel.apply.frozen_weights import narrowable
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.fp8.use_fp8 import use_fp8
 from nemo_vfm.parallel.layers.linear import native_products
-from nemo_vfm.parallel.layers.token_layout import Layout, SharedHead, under
+from nemo_vfm.parallel.layers.token_layout import SharedHead, TokenLayout, under
 from nemo_vfm.parallel.plan.static_memory import split_axis
 from nemo_vfm.perf.live import LiveBytes
 from nemo_vfm.perf.model_work import num_parameters
-from nemo_vfm.perf.stand_ins import Kernels, Shapes, exchanging, fake_inputs, fp8_products_of
+from nemo_vfm.perf.stand_ins import Kernels, Shapes, exchange_as_dtensor, fake_inputs, fp8_products_of
 
 #: Tokens of a trace, at least: what is computed in runs of 256 (parallel/layers/vocab_parallel_loss.py) then has some.
 _RUNS = 512
@@ -33,7 +33,7 @@ _STREAMS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class BlockSplit:
     """What decides how a block computes on one device."""
 
     tensor: int = 1  #: devices that split the large linears
@@ -84,7 +84,7 @@ class Even:
         return TracedMemory(**{n: max(f + rows * e + size * t for f, e, t in lines) for n, lines in self.lines.items()})
 
 
-def traced(model: Cuttable, shapes: Shapes, cut: Cut, *, tokens: int, single: bool) -> Even:
+def trace_step(model: Cuttable, shapes: Shapes, cut: BlockSplit, *, tokens: int, single: bool) -> Even:
     """What a step of two blocks holds.
 
     Args:
@@ -117,7 +117,7 @@ def traced(model: Cuttable, shapes: Shapes, cut: Cut, *, tokens: int, single: bo
     return Even(found)
 
 
-def _moments(model: Cuttable, shapes: Shapes, cut: Cut, rows: int, tokens: int) -> tuple[Moments, int]:
+def _moments(model: Cuttable, shapes: Shapes, cut: BlockSplit, rows: int, tokens: int) -> tuple[Moments, int]:
     """What was alive when, and the tokens of a sample."""
     small, split = copy.deepcopy(model), cut.tensor if cut.sequence else 1
     if cut.fp8 is not None:
@@ -142,9 +142,9 @@ def _moments(model: Cuttable, shapes: Shapes, cut: Cut, rows: int, tokens: int) 
         outside = fake_inputs(model, shapes, rows, tokens, split, 1 / split)[0] if cut.sequence else inside
         stack.enter_context(native_products())
         stack.enter_context(fp8_products_of(gpu=cut.gpu))
-        exchanging(small, cut.tensor, cut.sequence)
-        sharing = small.plan().sharing(cut.tensor)
-        stack.enter_context(under(Layout(shared_head=SharedHead(sharing) if sharing > 1 else None)))
+        exchange_as_dtensor(small, cut.tensor, cut.sequence)
+        sharing = small.plan().ranks_per_kv_head(cut.tensor)
+        stack.enter_context(under(TokenLayout(shared_head=SharedHead(sharing) if sharing > 1 else None)))
         stack.enter_context(Kernels(gpu=cut.gpu, ring=cut.ring))
         live.begin(
             [*_module(small).parameters(), *_module(small).buffers()], sum(one.nbytes for one in inside.values())
@@ -178,7 +178,7 @@ class _Step:
         loss.backward()  # type: ignore[no-untyped-call]
         if len(self._back) < _STREAMS:  # nothing before the first block learns, so backward ends in it
             self._gradient(loss)
-        at_end = self._live.grown()
+        at_end = self._live.growths()
         first, second = self._after
         block, last, _, begin = second - first, *self._back
         entered, end = first - block, second
@@ -207,19 +207,19 @@ class _Step:
                 self._inside if split & {*ends, *how.every} else self._outside for ends in (how.first, how.last)
             )
             other = context if self._outside is self._inside else model.context(**self._outside)
-            x = model.embed(**_named(enters, model.embed), context=context if enters is self._inside else other)
+            x = model.embed(**_inputs_of(enters, model.embed), context=context if enters is self._inside else other)
             x = model.run_blocks(x, context)
             self._returned = self._live.now
             output = model.output(
-                x, **_named(leaves, model.output, 1), context=context if leaves is self._inside else other
+                x, **_inputs_of(leaves, model.output, 1), context=context if leaves is self._inside else other
             )
-            self._leaving = self._live.grown()
+            self._leaving = self._live.growths()
         if output.dim() > 2:
             output = (output.float() - torch.empty_like(output, dtype=torch.float32)).square()
         return output.sum()
 
     def _begins(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self._live.grown()
+        self._live.growths()
         if self._after:
             return
         if inputs[0].requires_grad:
@@ -228,13 +228,13 @@ class _Step:
             self._entered = self._live.now
 
     def _ends(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        self._during.append(self._live.grown())
+        self._during.append(self._live.growths())
         self._after.append(self._live.now)
         self._stream = output.nbytes
         output.register_hook(self._gradient)  # type: ignore[no-untyped-call]
 
     def _gradient(self, _: Tensor) -> None:
-        self._before.append(self._live.grown())
+        self._before.append(self._live.growths())
         self._back.append(self._live.now)
 
 
@@ -243,7 +243,7 @@ def _module(model: Cuttable) -> nn.Module:
     return model
 
 
-def _named(inputs: Mapping[str, Tensor], part: Callable[..., Tensor], skipped: int = 0) -> dict[str, Tensor]:
+def _inputs_of(inputs: Mapping[str, Tensor], part: Callable[..., Tensor], skipped: int = 0) -> dict[str, Tensor]:
     wanted = [name for name in inspect.signature(part).parameters if name != "context"][skipped:]
     return {name: inputs[name] for name in wanted if name in inputs}
 

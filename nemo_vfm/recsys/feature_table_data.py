@@ -27,7 +27,7 @@ from nemo_vfm.recsys.feature_table.row_order import Order, RowOrder, WindowId
 from nemo_vfm.recsys.feature_table.table_manifest import NAME, read_manifest
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table.table_splits import HeldOutFrom, HeldOutShare, HeldOutTable, TrainedRows
-from nemo_vfm.recsys.feature_table.table_window import OutOfRange, TableWindow, WindowReader, joined
+from nemo_vfm.recsys.feature_table.table_window import OutOfRange, TableWindow, WindowReader, join_batches
 from nemo_vfm.recsys.feature_table.time_order import TimeOrder
 from nemo_vfm.recsys.feature_table.window_cache import WindowCache
 from nemo_vfm.sparse.dedup_groups import choose_groups
@@ -96,7 +96,9 @@ class TableSampleReader:
         """See `SampleReader.read`."""
         spans = self._order.spans(samples.start, len(samples))
         pieces = [self._windows.get(window).rows(begin, end) for window, begin, end in spans]
-        return joined([batch for batch, _ in pieces], index), list(itertools.chain(*(faults for _, faults in pieces)))
+        return join_batches([batch for batch, _ in pieces], index), list(
+            itertools.chain(*(faults for _, faults in pieces))
+        )
 
     def num_bytes(self, samples: range) -> int:
         """See `SampleReader.num_bytes`: about what the table's mean sample fills."""
@@ -111,7 +113,7 @@ class TableSampleReader:
         groups = self._order.row_groups(window)
         stored = self.reader.stored(groups)
         kept_M = torch.cat([self.rows.of(group) for group in groups]).nonzero().squeeze(1)
-        return self.reader.window(stored, self._order.arranged(window, kept_M, stored.samples.session_B))
+        return self.reader.window(stored, self._order.arrange(window, kept_M, stored.samples.session_B))
 
 
 class FeatureTableData(ScheduledData[range]):
@@ -193,7 +195,7 @@ class FeatureTableData(ScheduledData[range]):
         """
         reader = self._reader(self.folder)
         if isinstance(self.held_out, HeldOutShare) and self.held_out.feature is not None:
-            _chosen("held_out", [self.held_out.feature], reader.table.schema.features)
+            _choose("held_out", [self.held_out.feature], reader.table.schema.features)
         kept = None if isinstance(self.held_out, HeldOutTable) else self.held_out
         rows = TrainedRows(reader.table, kept, seed)
         order = self._order(reader, rows)
@@ -230,7 +232,7 @@ class FeatureTableData(ScheduledData[range]):
         if not (folder / NAME).is_file():
             raise UserError(f"there is no feature table in {folder} yet: run the step that writes it first")
         manifest = read_manifest(folder)
-        names = _chosen("features", self.features, manifest.schema.features)
+        names = _choose("features", self.features, manifest.schema.features)
         found = {name: manifest.table_rows[name] for name in names if name in manifest.table_rows}
         if not found:
             raise UserError(
@@ -245,7 +247,7 @@ class FeatureTableData(ScheduledData[range]):
 
     def held_out_batches(self) -> "OrderedBatches":
         """Those of `val_dataloader`, by number."""
-        opened = self._opened()[1]
+        opened = self._open()[1]
         if isinstance(self.held_out, HeldOutTable):
             reader = self._reader(self.held_out.folder)
             return OrderedBatches(reader, _first_rows(reader.table, self.held_out.samples), self.batch_size)
@@ -270,17 +272,17 @@ class FeatureTableData(ScheduledData[range]):
         schedule, order = self._by_time()
         begin = schedule.place(index + 1)
         end = order.window_end(begin) if begin < order.num_samples else begin
-        opened = self._opened()[1]
+        opened = self._open()[1]
         rest = TableSampleReader(opened.reader, opened.rows, order, ahead=False)
         for number, first in enumerate(range(begin, end, self.batch_size)):
             yield rest.read(number, range(first, min(first + self.batch_size, end)))[0]
 
     def _by_time(self) -> tuple[TableSchedule, TimeOrder]:
-        schedule = self._opened()[0]
+        schedule = self._open()[0]
         assert isinstance(schedule.order, TimeOrder), f"windows of time need order: time, but the order is {self.order}"
         return schedule, schedule.order
 
-    def _opened(self) -> tuple[TableSchedule, TableSampleReader]:
+    def _open(self) -> tuple[TableSchedule, TableSampleReader]:
         schedule, reader = self.by_number().schedule, self.by_number().reader
         assert isinstance(schedule, TableSchedule) and isinstance(reader, TableSampleReader)
         return schedule, reader
@@ -291,10 +293,10 @@ class FeatureTableData(ScheduledData[range]):
             table.verify()
         schema = table.schema
         chosen = {
-            kind: _chosen(kind, getattr(self, kind), getattr(schema, kind)) for kind in ("dense", "labels", "features")
+            kind: _choose(kind, getattr(self, kind), getattr(schema, kind)) for kind in ("dense", "labels", "features")
         }
-        _chosen("num_rows", [*self.num_rows], schema.features)
-        times = _chosen("item_times", self.item_times, chosen["features"])
+        _choose("num_rows", [*self.num_rows], schema.features)
+        times = _choose("item_times", self.item_times, chosen["features"])
         groups: Mapping[str, Sequence[str]] = {}
         if self.groups == "auto":
             chunk = table.read(0, table.row_groups[1], chosen["features"])
@@ -305,7 +307,7 @@ class FeatureTableData(ScheduledData[range]):
         elif self.groups != "none":
             groups = self.groups
             for name, its in groups.items():
-                _chosen(f"groups.{name}", its, chosen["features"])
+                _choose(f"groups.{name}", its, chosen["features"])
         return WindowReader(
             table, chosen["dense"], chosen["labels"], chosen["features"], groups, self.num_rows, self.out_of_range,
             times,
@@ -354,7 +356,7 @@ class OrderedBatches:
             last = min(end, self._ends[number])
             parts += [self._of_row_group(number).rows(first - begin, last - begin)] if last > first else []
             first, number = last, number + 1
-        return joined(parts, index)
+        return join_batches(parts, index)
 
     def __iter__(self) -> Iterator[FeatureBatch]:
         return map(self.__getitem__, range(len(self)))
@@ -373,7 +375,7 @@ def _first_rows(table: FeatureTable, samples: int | None) -> Callable[[int], Ten
     return lambda number: torch.arange(borders[number], borders[number + 1]) < most
 
 
-def _chosen(what: str, names: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
+def _choose(what: str, names: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
     if names is None:
         return tuple(known)
     if unknown := [name for name in names if name not in known]:

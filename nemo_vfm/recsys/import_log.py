@@ -122,7 +122,7 @@ class ImportLog:
         paths = self.source.files()
         files = [[path.name, size] for path, size in zip(paths, sizes_of(paths), strict=True)]
         plan = {"made_of": sha256_text(json.dumps([settings, run.seed, asdict(self.schema), rules, files]))}
-        places = _Places(run.folder)
+        places = _RunPaths(run.folder)
         before = read_json_or_none(places.plan)
         if before == plan and (places.table / NAME).is_file():
             places.remove_state()
@@ -144,7 +144,7 @@ class ImportLog:
         sampling = None
         if min(self.keep_fraction, self.keep_negatives) < 1:
             sampling = RowSampling(self.keep_fraction, self.keep_by, run.seed, self.keep_negatives)
-        write = self._in_order if self.source.sessions() == "none" else self._clustered
+        write = self._in_order if self.source.sessions() == "none" else self._cluster
         counts = write(places, writer, ids, sampling)
         self._account(places, counts)
         writer.finish()
@@ -170,7 +170,7 @@ class ImportLog:
             found = {name: len(known[name]) + 1 for name in names if name in known}
         return found | {name: found[of] for name, of in made.items() if of in found and name not in self.raw_features}
 
-    def _id_map(self, places: "_Places") -> IdMap | None:
+    def _id_map(self, places: "_RunPaths") -> IdMap | None:
         """Where ids are counted first, that is done once; killed before its end, it begins anew."""
         if not isinstance(self.ids, FrequentIds | KnownIds):
             return self.ids
@@ -184,7 +184,7 @@ class ImportLog:
         return read_vocabulary(places.vocabulary)
 
     def _in_order(
-        self, places: "_Places", writer: FeatureTableWriter, ids: IdMap | None, sampling: RowSampling | None
+        self, places: "_RunPaths", writer: FeatureTableWriter, ids: IdMap | None, sampling: RowSampling | None
     ) -> ImportCounts:
         """Write samples as they are read. After each part, note a place to go on from that is before its end."""
         done, state = writer.resume(), state_of(read_json_or_none(places.progress))
@@ -198,8 +198,8 @@ class ImportLog:
             state = after
         return state.counts
 
-    def _clustered(
-        self, places: "_Places", writer: FeatureTableWriter, ids: IdMap | None, sampling: RowSampling | None
+    def _cluster(
+        self, places: "_RunPaths", writer: FeatureTableWriter, ids: IdMap | None, sampling: RowSampling | None
     ) -> ImportCounts:
         """Sort samples by way of the disk. Where the source cuts sessions, they are drawn after that."""
         cut, sort = self.source.sessions() == "cut", SessionSort(places.spill, self.memory_bytes)
@@ -229,7 +229,7 @@ class ImportLog:
                 line.advance(100 * (after.share - state.share), f"{after.counts.total:,} rows")
                 state = after
 
-    def _account(self, places: "_Places", counts: ImportCounts) -> None:
+    def _account(self, places: "_RunPaths", counts: ImportCounts) -> None:
         """The ledger is there before the table is whole."""
         write_json(places.ledger, {"rows": counts.column()})
         lines = [json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in counts.listed]
@@ -244,7 +244,7 @@ class ImportLog:
         if not counts.kept:
             raise NothingKept(f"none of {counts.total:,} rows is in the table: {json.dumps(counts.column())}")
 
-    def _outcome(self, places: "_Places", *, did_nothing: bool) -> Outcome:
+    def _outcome(self, places: "_RunPaths", *, did_nothing: bool) -> Outcome:
         manifest, rows = read_manifest(places.table), read_json(places.ledger)["rows"]
         dropped, failed = (sum(rows[side].values()) for side in ("dropped", "failed"))
         assert manifest.num_rows == rows["kept"] == rows["in"] - dropped - failed, f"rows do not add up: {rows}"
@@ -255,7 +255,7 @@ class ImportLog:
         return Outcome(said, {**figures, "sessions": manifest.sessions}, did_nothing)
 
 
-class _Places:
+class _RunPaths:
     """Where everything is in a run folder."""
 
     def __init__(self, folder: Path) -> None:

@@ -113,7 +113,7 @@ class LogisticRegression:
         return LogisticModel(weights, weight_R[1:end].clone(), weight_R[:1].clone())
 
 
-class _Part(NamedTuple):
+class _SamplePiece(NamedTuple):
     """A piece of the samples, with ids counted over the rows of all tables, in int32."""
 
     dense_BF: Tensor
@@ -144,7 +144,7 @@ class _Problem:
             others = tuple(one for one, alone in zip(shifted, is_single, strict=True) if not alone)
             empty_FB = torch.empty((0, len(samples.label_B)), dtype=torch.int32)
             single_FB = torch.stack(single) if single else empty_FB
-            self.parts.append(_Part(samples.dense_BF.float(), samples.label_B.float(), single_FB, others))
+            self.parts.append(_SamplePiece(samples.dense_BF.float(), samples.label_B.float(), single_FB, others))
         self.num_samples = sum(len(part.label_B) for part in self.parts)
         # About the diagonal of the Hessian of the summed loss, without the penalty.
         self.curvature_R = torch.zeros(self.num_weights, dtype=torch.float64)
@@ -171,7 +171,7 @@ class _Problem:
         loss += ridge / 2 * float(penalised_R @ penalised_R)
         return loss / self.num_samples, gradient_R / self.num_samples
 
-    def _add_products(self, part: _Part, of_B: Tensor, dense_BF: Tensor, sums_R: Tensor) -> None:
+    def _add_products(self, part: _SamplePiece, of_B: Tensor, dense_BF: Tensor, sums_R: Tensor) -> None:
         """Add to each weight the sum over samples of its input times `of_B`; in float32 within a part only."""
         sums_R[0] += of_B.sum()
         sums_R[1 : 1 + self.num_dense] += of_B @ dense_BF

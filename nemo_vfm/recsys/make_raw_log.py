@@ -29,7 +29,7 @@ class MakeRawLog:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        log = self.log.seeded(run.seed)
+        log = self.log.with_seed(run.seed)
         path, plan = run.folder / "plan.json", {"settings": run.settings, "seed": run.seed}
         if path.is_file() and read_json(path) != plan:
             warn(f"{run.folder} holds a log made with other settings; it is made again")

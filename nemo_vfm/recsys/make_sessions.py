@@ -80,7 +80,7 @@ class MakeSessions:
 
     def run(self, run: Run) -> Outcome:
         """Write what is missing; the second time it does nothing."""
-        log, folder = self.log.seeded(run.seed), run.folder
+        log, folder = self.log.with_seed(run.seed), run.folder
         plan = {**_settings(self), "log": _settings(log), "seed": run.seed}  # all that the result follows from
         before = read_json(folder / _PLAN) if (folder / _PLAN).is_file() else None
         if before == plan and (folder / _RESULT).is_file():

@@ -71,7 +71,7 @@ class Profile:
             found = load_profile(path)
             if all(found.get(key) == value for key, value in about.items()):
                 return _outcome(found, did_nothing=True)
-        profile = about | self._measured(whole, run.seed)
+        profile = about | self._measure(whole, run.seed)
         write_json(path, profile)
         runs, sessions = profile["session_runs"], profile["sessions"]["high"]
         if runs > 1.01 * sessions:
@@ -86,7 +86,7 @@ class Profile:
             )
         return _outcome(profile, did_nothing=False)
 
-    def _measured(self, whole: LogOutline, seed: int) -> dict[str, Json]:
+    def _measure(self, whole: LogOutline, seed: int) -> dict[str, Json]:
         chunks = sampled_chunks(self.source, self.fraction, seed)
         if (first := next(chunks, None)) is None:
             raise NothingKept(

@@ -21,9 +21,9 @@ from nemo_vfm.core.types.job import Needs, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.recommenders.table_choice import SizedModel
 from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
-from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
+from nemo_vfm.parallel.checkpoint.checkpoint_store import open_checkpoint
 from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.mesh import join
@@ -130,9 +130,9 @@ class ScoreTable:
         unused: OptimizerFactory = partial(torch.optim.SGD, lr=0.0)
         parts = EngineInputs(self.model, self.task, unused, self.precision, seed, ParallelPlan())
         runner = TorchEngine().start(parts)
-        with opened(self.checkpoint, joined()) as found:
+        with open_checkpoint(self.checkpoint, gather_group()) as found:
             group = self.weights or ("ema" if "ema" in found.saved.groups else "model")
-            fill(runner.model.state_dict(), weights_of(found.saved, group), joined())
+            fill(runner.model.state_dict(), weights_of(found.saved, group), gather_group())
             info(f"scores with the {group} weights of {found.name}")
             return runner, found.saved.sha256[group]
 

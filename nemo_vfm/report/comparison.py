@@ -13,7 +13,7 @@ from markupsafe import Markup
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import write_text
 from nemo_vfm.report.page import page_text
-from nemo_vfm.report.parts.chart import Line, Point, grid, line_chart, smooth_both_ways, spreads
+from nemo_vfm.report.parts.chart import ChartLine, Point, grid, line_chart, smooth_both_ways, spreads
 from nemo_vfm.report.parts.head import Head
 from nemo_vfm.report.parts.plain_text import clean, figure, words
 from nemo_vfm.report.parts.run_values import RANKING, RunFolder, columns
@@ -72,7 +72,7 @@ Curves = dict[tuple[str, str], list[Point]]  # by step of a workflow and metric
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedRun:
     """A run among others."""
 
     name: str  #: how the user calls it
@@ -83,14 +83,14 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LineStyle:
     """How a run's lines are drawn; no two that are drawn look alike."""
 
     tone: str  #: see `Line`
     style: Literal["line", "dash"] = "line"  #: see `Line`
 
 
-def write(path: Path, title: str, runs: Sequence[Compared], best: str = "", measure: str = "") -> Path:
+def write(path: Path, title: str, runs: Sequence[ComparedRun], best: str = "", measure: str = "") -> Path:
     """Write the page.
 
     Args:
@@ -135,22 +135,22 @@ def write(path: Path, title: str, runs: Sequence[Compared], best: str = "", meas
     return path
 
 
-def _looks(count: int) -> list[Look]:
+def _looks(count: int) -> list[LineStyle]:
     """One for each that is drawn: five are told apart by hue, more by their place on a ramp and then by dashes."""
     if count <= 5:
-        return [Look(tone) for tone in "abcde"[:count]]
+        return [LineStyle(tone) for tone in "abcde"[:count]]
     drawn = min(count, MAX_RUNS)
     tones = [f"n{round(place * (_RAMP - 1) / (drawn - 1))}" for place in range(drawn)]
-    looks = [Look(tone, "dash" if tone in tones[:place] else "line") for place, tone in enumerate(tones)]
-    return looks + [Look("other")] * (count - drawn)
+    looks = [LineStyle(tone, "dash" if tone in tones[:place] else "line") for place, tone in enumerate(tones)]
+    return looks + [LineStyle("other")] * (count - drawn)
 
 
-def _curves(runs: Sequence[Compared], looks: Sequence[Look]) -> Iterator[Section]:
+def _curves(runs: Sequence[ComparedRun], looks: Sequence[LineStyle]) -> Iterator[Section]:
     """A chart for each metric that a run logged, with a line for each run that did."""
-    drawn: list[tuple[Compared, Look, Curves]] = []
+    drawn: list[tuple[ComparedRun, LineStyle, Curves]] = []
     for run, look in list(zip(runs, looks, strict=True))[:MAX_RUNS]:
         folder, found = RunFolder.open(run.folder), Curves()
-        trained = folder.having("metrics.jsonl")
+        trained = folder.steps_with("metrics.jsonl")
         for step in trained:  # a run's only training has no name, so that runs of other recipes line up
             values, _ = columns(folder.read_lines(step.folder / "metrics.jsonl"))
             found |= {(step.name if len(trained) > 1 else "", key): points for key, points in values.items()}
@@ -173,12 +173,16 @@ def _curves(runs: Sequence[Compared], looks: Sequence[Look]) -> Iterator[Section
         yield Section("Curves", body, f"The loss of each batch is smoothed over steps.{left}")
 
 
-def _chart(key: tuple[str, str], runs: Sequence[tuple[str, Look, Sequence[Point]]], *, with_legend: bool) -> Markup:
+def _chart(
+    key: tuple[str, str], runs: Sequence[tuple[str, LineStyle, Sequence[Point]]], *, with_legend: bool
+) -> Markup:
     step, name = key
     title = _TITLES.get(name, words(clean(name, 60))) + (f" ({step})" if step else "")
     smoothed = name in ("loss", "grad_norm")
     lines = [
-        Line(who, smooth_both_ways(points, max(len(points) / 60, 1)) if smoothed else points, look.tone, look.style)
+        ChartLine(
+            who, smooth_both_ways(points, max(len(points) / 60, 1)) if smoothed else points, look.tone, look.style
+        )
         for who, look, points in runs
         if points
     ]

@@ -12,7 +12,7 @@ from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import write_text
 from nemo_vfm.report import sections
 from nemo_vfm.report.parts.head import Head, head
-from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.media import SectionMedia
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import ENVIRONMENT, Card, Section, fragment
 
@@ -53,13 +53,13 @@ def all_sections(run: RunFolder) -> Iterator[Section]:
     """Every section of every file in sections/, in order; one that fails says so in its place."""
     left_bytes = MEDIA_BYTES
     for name, module in _modules():
-        media = Media(run, min(left_bytes, int(getattr(module, "BUDGET_MB", 0.0) * 1e6)))
+        media = SectionMedia(run, min(left_bytes, int(getattr(module, "BUDGET_MB", 0.0) * 1e6)))
         run.take_notes()
-        yield from _guarded(name, module, run, media)
+        yield from _run_section(name, module, run, media)
         left_bytes -= media.used_bytes
 
 
-def _guarded(name: str, module: ModuleType, run: RunFolder, media: Media) -> Iterator[Section]:
+def _run_section(name: str, module: ModuleType, run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     last: Section | None = None
     try:
         for section in module.sections(run, media):

@@ -91,7 +91,7 @@ def _sums(steps: cv2.typing.MatLike, axis: int) -> NDArray[np.int32]:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class PixelBox:
     """A part of a picture, in pixels; `right` and `bottom` are exclusive."""
 
     left: int
@@ -109,18 +109,18 @@ class Picture:
     """What some frames say of where the picture is."""
 
     #: the picture, the whole frame where there are no bars; None where nobody can tell: all is black, or a title
-    box: Box | None
-    lit: Box | None  #: all that is brighter than black; None where nothing is
+    box: PixelBox | None
+    lit: PixelBox | None  #: all that is brighter than black; None where nothing is
 
 
-def picture_box(luma_THW: NDArray[np.uint8]) -> Box | None:
+def picture_box(luma_THW: NDArray[np.uint8]) -> PixelBox | None:
     """The box inside bars, with even corners as 4:2:0 wants them; None where there are no bars to cut off.
 
     None, too, where what is left would be no picture but a title on black ground, or nothing.
     """
     box = find_picture(Borders.joined([Borders.of(luma_HW) for luma_HW in luma_THW])).box
     height, width = luma_THW.shape[1:]
-    return None if box == Box(0, 0, width, height) else box
+    return None if box == PixelBox(0, 0, width, height) else box
 
 
 def find_picture(borders: Borders) -> Picture:
@@ -129,13 +129,13 @@ def find_picture(borders: Borders) -> Picture:
     lit_rows, lit_columns = (_ends(lines.highest_LS.max(axis=1) >= _DARK) for lines in borders)
     if lit_rows is None or lit_columns is None:
         return Picture(None, None)
-    lit = Box(lit_columns[0], lit_rows[0], lit_columns[1], lit_rows[1])
+    lit = PixelBox(lit_columns[0], lit_rows[0], lit_columns[1], lit_rows[1])
     top, bottom = _inside(rows, lit_rows)
     left, right = _inside(columns, lit_columns)
     if (top, bottom, left, right) != (0, len(rows.step_L), 0, len(columns.step_L)):
         # Even, by giving a line of the picture to the bar.
         top, bottom, left, right = top + top % 2, bottom - bottom % 2, left + left % 2, right - right % 2
-    box = Box(left, top, right, bottom)
+    box = PixelBox(left, top, right, bottom)
     size = len(rows.step_L) * len(columns.step_L)
     kept = (right - left) * (bottom - top) / size
     is_picture = all(
@@ -253,19 +253,19 @@ def _is_sharp(away_LS: NDArray[np.bool_], ends: Ends) -> bool:
 class _Group:
     """Shots that see nearly the same box: its first sighting, what holds all of them, and for how long."""
 
-    first: Box
-    box: Box
+    first: PixelBox
+    box: PixelBox
     seconds: float = 0.0
 
 
-def agreed_boxes(pictures: Sequence[Picture], seconds: Sequence[float], width: int, height: int) -> list[Box]:
+def agreed_boxes(pictures: Sequence[Picture], seconds: Sequence[float], width: int, height: int) -> list[PixelBox]:
     """The box of each shot, in the shots' order; the whole frame where nothing is to be cut off.
 
     Shots in the dark see a smaller picture than there is, titles on black see none; so each takes the box that its
     neighbours hold for 10 s, or that most of the file holds. A shot whose picture is larger than that keeps its own:
     picture is never cut off.
     """
-    whole = Box(0, 0, width, height)
+    whole = PixelBox(0, 0, width, height)
     groups = _groups(pictures, seconds, width, height)
     # Shots whose box is the file's for a while: 10 s on end, or longer than any other in all.
     grouped = [place for place, group in enumerate(groups) if group is not None]
@@ -316,7 +316,7 @@ def _groups(pictures: Sequence[Picture], seconds: Sequence[float], width: int, h
     return found
 
 
-def _around(one: Box, other: Box) -> Box:
-    return Box(
+def _around(one: PixelBox, other: PixelBox) -> PixelBox:
+    return PixelBox(
         min(one.left, other.left), min(one.top, other.top), max(one.right, other.right), max(one.bottom, other.bottom)
     )

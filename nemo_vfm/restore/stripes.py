@@ -205,7 +205,7 @@ class _Shear:
         if self.rest_H1 is None:
             return upright_HW
         missing_HW = upright_HW.isnan()
-        moved_HW = _moved(upright_HW.nan_to_num(), self.rest_H1).masked_fill_(missing_HW, torch.nan)
+        moved_HW = _shift_rows(upright_HW.nan_to_num(), self.rest_H1).masked_fill_(missing_HW, torch.nan)
         return self.by_columns(moved_HW, torch.nan)
 
     def by_columns(self, upright_HW: Tensor, outside: float) -> Tensor:
@@ -222,10 +222,10 @@ class _Shear:
         if self.rest_H1 is None:
             return sheared_HS
         rows = [sheared_HS[row, start : start + self.size[1]] for row, start in enumerate(self.starts)]
-        return _moved(torch.stack(rows), -self.rest_H1)
+        return _shift_rows(torch.stack(rows), -self.rest_H1)
 
 
-def _moved(picture_HW: Tensor, right_H1: Tensor) -> Tensor:
+def _shift_rows(picture_HW: Tensor, right_H1: Tensor) -> Tensor:
     """Rows moved to the right by less than a column each."""
     width = picture_HW.shape[1]
     turn_HK = -2 * torch.pi * right_H1 * torch.fft.rfftfreq(width, dtype=torch.float64)

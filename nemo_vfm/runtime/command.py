@@ -30,7 +30,7 @@ def composed_recipe(arguments: argparse.Namespace, more: Sequence[str] = ()) -> 
 
     trust = trust_list(getattr(arguments, "trust", ()))
     composed = compose(arguments.recipe, [*arguments.overrides, *more], arguments.conf, arguments.overlay, trust)
-    for sentence in composed.shadowing():
+    for sentence in composed.shadowing_notes():
         from nemo_vfm.core.log import warn_once
 
         warn_once(sentence)

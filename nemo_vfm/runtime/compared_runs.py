@@ -12,7 +12,7 @@ from nemo_vfm.core.storage.files import read_json_object
 from nemo_vfm.core.types.job import RECIPE, STATUS
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.report import comparison
-from nemo_vfm.report.comparison import Compared
+from nemo_vfm.report.comparison import ComparedRun
 from nemo_vfm.runtime import sweep_table
 from nemo_vfm.runtime.run_status import look
 
@@ -36,7 +36,7 @@ def write_comparison(path: Path, title: str, folders: Mapping[str, Path]) -> Pat
     keys = [key for key in dict.fromkeys(key for one in recipes.values() for key in one) if key not in _IGNORED]
     differing = [key for key in keys if len({recipe.get(key) for recipe in recipes.values()}) > 1]
     runs = [
-        Compared(name, folder, look(folder).state, shown, read_json_object(folder / STATUS).get("figures", {}))
+        ComparedRun(name, folder, look(folder).state, shown, read_json_object(folder / STATUS).get("figures", {}))
         for (name, folder), shown in zip(folders.items(), _with_short_classes(list(recipes.values()), differing),
                                          strict=True)
     ]  # fmt: skip

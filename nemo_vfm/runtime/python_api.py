@@ -19,10 +19,10 @@ from nemo_vfm.config.tree import Scalar
 from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import Interrupted, LostRank, NemoVfmError, NextPhase, NothingKept, Preempted, UserError
 from nemo_vfm.core.network.permission import folder_word
-from nemo_vfm.core.preemption import listening
+from nemo_vfm.core.preemption import listen_for_signals
 from nemo_vfm.core.storage.files import read_json_object
 from nemo_vfm.core.types.job import STATUS, Outcome
-from nemo_vfm.runtime.recipe_run import Ending, RecipeRun, RunOptions
+from nemo_vfm.runtime.recipe_run import RecipeRun, RunEnding, RunOptions
 from nemo_vfm.runtime.user_permissions import permissions
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def run(
     if run_dir is not None:
         mark = Mark(Source.typed(f"run_dir={run_dir}"), 1, len("run_dir=") + 1)
         composed = replace(composed, root=composed.root.with_item("run_dir", Scalar(str(run_dir), mark), mark))
-    endings: list[Ending] = []
+    endings: list[RunEnding] = []
     given = RunOptions(trust=trust, allow=allow, allow_host=_words(allow_hosts, allow_write), only=only)
     with ExitStack() as stack:
         words: list[str] = []
@@ -111,7 +111,7 @@ def run(
             file.write_text(composed.to_yaml())
             words = [str(file), *composed.typed_words()]
         before = read_json_object(composed.run_dir / STATUS)
-        with listening():
+        with listen_for_signals():
             status = RecipeRun(composed, words, given, endings.append).run()
     if not endings:
         left = read_json_object(composed.run_dir / STATUS)  # by rank 0 of the processes that were started

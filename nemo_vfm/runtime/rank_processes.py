@@ -46,7 +46,7 @@ def run_as_one_of_several(
         timeout_s: how long the others may take to come, and each collective.
         silence_s: how long a rank may give no sign of life.
     """
-    from nemo_vfm.parallel.ranks.process_group import joined
+    from nemo_vfm.parallel.ranks.process_group import join_ranks
 
     def end(sentence: str) -> None:
         with suppress(Exception):
@@ -56,7 +56,7 @@ def run_as_one_of_several(
             sys.stderr.write(f"{log.plain(sentence)}. Run the same command again to resume from the last checkpoint\n")
         _leave(LostRank.exit_code)
 
-    with joined(sha256_text(recipe), on_lost=end, timeout_s=timeout_s, silence_s=silence_s) as world:
+    with join_ranks(sha256_text(recipe), on_lost=end, timeout_s=timeout_s, silence_s=silence_s) as world:
         if ranks.is_first():
             try:
                 with heard_by(world.tell):

@@ -48,7 +48,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class RunEnding:
     """How a run ended in this process."""
 
     folder: Path  #: the run folder
@@ -60,7 +60,7 @@ class Ending:
     trace: str = ""  #: the traceback of something unexpected where no file could keep it
 
 
-Show: TypeAlias = Callable[[Ending], None]
+Show: TypeAlias = Callable[[RunEnding], None]
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class RecipeRun:
 
         end_with_the_launcher()
         ranks.adopt_slurm(os.environ)
-        job = self._built()
+        job = self._build_job()
         if self.options.part is not None:
             from nemo_vfm.runtime.run_part import Share, part_of
 
@@ -111,19 +111,19 @@ class RecipeRun:
             if not is_next or needs_of(job, folder=self._folder).ranks == count:
                 return status
 
-    def _built(self) -> "Job":
+    def _build_job(self) -> "Job":
         from nemo_vfm.config import recipients, trust_list, writes_outside
         from nemo_vfm.core import ranks
         from nemo_vfm.core.errors import UserError
         from nemo_vfm.core.log import info
-        from nemo_vfm.runtime.checks.meta_build import built
+        from nemo_vfm.runtime.checks.meta_build import build_on_meta
         from nemo_vfm.runtime.checks.missing_packages import missing_now, refuse_missing
         from nemo_vfm.runtime.user_permissions import permissions
         from nemo_vfm.workflow import OneStep, Workflow
 
         trust, step = trust_list(self.options.trust), self.options.only
         allowed = permissions(self.options.allow_host, self.composed.path)
-        job = built(self.composed, trust, allowed)
+        job = build_on_meta(self.composed, trust, allowed)
         if step is not None:
             if not isinstance(job, Workflow):
                 raise UserError(f"--only {step}: the recipe has no steps; drop --only")
@@ -183,7 +183,7 @@ class RecipeRun:
         return self.composed.path if self.composed.path.is_file() else None
 
 
-def perform_recorded(job: "Job", run: "Run", status: "Status") -> Ending:
+def perform_recorded(job: "Job", run: "Run", status: "Status") -> RunEnding:
     """Run the job and leave status, report and, where it failed, the traceback."""
     from nemo_vfm.core import ranks
     from nemo_vfm.core.errors import NemoVfmError, NextPhase, Preempted, UserError
@@ -193,42 +193,42 @@ def perform_recorded(job: "Job", run: "Run", status: "Status") -> Ending:
 
     began, finished = time.monotonic(), status.finished()
     try:
-        with status.running():
+        with status.heartbeat():
             outcome = perform(job, run, StepFingerprint.of(run), title=run.folder.name, ends_run=True, set_aside=False)
     except (Preempted, PreemptedNow) as error:  # the scheduler or the user wanted the machine: nothing failed
         meant = error if not isinstance(error, PreemptedNow) else Preempted(f"{error} ended the run immediately")
         code = getattr(meant, "exit_code", EXIT_CODE)
         status.write("interrupted" if code == INTERRUPTED else "preempted", error=str(meant))
-        return Ending(run.folder, code, error=meant)
+        return RunEnding(run.folder, code, error=meant)
     except NextPhase as error:
         status.write("between_phases", error=str(error))
-        return Ending(run.folder, error.exit_code, error=error)
+        return RunEnding(run.folder, error.exit_code, error=error)
     except (KeyboardInterrupt, SystemExit) as error:
         if not is_interrupt(error):
-            return _failed(error, 1, run.folder, status)
+            return _record_failure(error, 1, run.folder, status)
         status.write("interrupted")
-        return Ending(run.folder, INTERRUPTED, error=error)
+        return RunEnding(run.folder, INTERRUPTED, error=error)
     except NemoVfmError as error:
-        return _failed(error, error.exit_code, run.folder, status)
+        return _record_failure(error, error.exit_code, run.folder, status)
     except Exception as error:
         if is_full(error):
-            return _failed(_no_room(error, run.folder), UserError.exit_code, run.folder, status)
+            return _record_failure(_no_room(error, run.folder), UserError.exit_code, run.folder, status)
         if ranks.count() > 1:  # another rank may be to blame for what a collective raises
             from nemo_vfm.parallel.ranks.process_group import lost_behind
 
             if (lost := lost_behind(error)) is not None:
-                return _failed(lost, lost.exit_code, run.folder, status)
-        return _failed(error, 1, run.folder, status)
+                return _record_failure(lost, lost.exit_code, run.folder, status)
+        return _record_failure(error, 1, run.folder, status)
     if outcome.did_nothing and finished is not None:
         status.put(finished)  # when it ran and how long it took, not when somebody looked
     elif not status.write("done", summary=outcome.summary, figures=dict(outcome.figures)):
         unsaid = UserError(f"all work is done, but {run.folder / 'status.json'} cannot be written; run the same "
                            f"command again when it can")  # fmt: skip
-        return _failed(unsaid, unsaid.exit_code, run.folder, status)
+        return _record_failure(unsaid, unsaid.exit_code, run.folder, status)
     (run.folder / "traceback.txt").unlink(missing_ok=True)  # of an earlier try
     page = run.folder / "report.html"
     report = page if outcome.did_nothing and page.is_file() else _report(run.folder)
-    return Ending(run.folder, 0, outcome, report=report, seconds=time.monotonic() - began)
+    return RunEnding(run.folder, 0, outcome, report=report, seconds=time.monotonic() - began)
 
 
 def _require_ranks(job: "Job") -> None:
@@ -261,12 +261,12 @@ def _no_room(error: Exception, folder: Path) -> Exception:
     return refusal
 
 
-def _failed(error: BaseException, code: int, folder: Path, status: "Status") -> Ending:
+def _record_failure(error: BaseException, code: int, folder: Path, status: "Status") -> RunEnding:
     """Keep the traceback; what there is goes into a report all the same."""
     text = conceal("".join(traceback.format_exception(error)))
     kept = _keep(folder / "traceback.txt", text)
     status.write("nothing_kept" if code == 3 else "failed", error=conceal(str(error)))
-    return Ending(folder, code, error=error, report=_report(folder), trace="" if kept else text)
+    return RunEnding(folder, code, error=error, report=_report(folder), trace="" if kept else text)
 
 
 def _keep(file: Path, text: str) -> bool:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nemo_vfm.config import Composed
 
 
-def described(composed: "Composed", job: Job | None, missing: Sequence[str], on_gpu: Sequence[str]) -> Json:
+def describe(composed: "Composed", job: Job | None, missing: Sequence[str], on_gpu: Sequence[str]) -> Json:
     """Everything as one JSON object; the job is None where too much of the recipe is still to be given.
 
     Addresses: `missing` of values that the user has yet to give, `on_gpu` of components that compute on a GPU.

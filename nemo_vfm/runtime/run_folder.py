@@ -77,7 +77,7 @@ def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | N
     if version is not None and version[1] != "1":
         raise RunFolderError(f"{path} was written as version {version[1]} of our run folders; this nemo_vfm reads "
                              f"version 1. Use the version of nemo_vfm that wrote it, or a newer one")  # fmt: skip
-    found = difference.differences(read_values(_kept(file), str(file)), read_values(recipe, "this recipe"))
+    found = difference.differences(read_values(_read_kept(file), str(file)), read_values(recipe, "this recipe"))
     try:
         difference.accept(found, allowed, str(path))
     except RunFolderError:
@@ -92,7 +92,7 @@ def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | N
     return found
 
 
-def _kept(file: Path) -> str:
+def _read_kept(file: Path) -> str:
     try:
         return read_bytes(file, _MOST_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
@@ -104,7 +104,7 @@ def _describe(
 ) -> None:
     """Write manifest and recipe; a folder that holds just this stays as it is."""
     file = path / RECIPE
-    if file.is_file() and _kept(file) == recipe and (path / MANIFEST).is_file():
+    if file.is_file() and _read_kept(file) == recipe and (path / MANIFEST).is_file():
         return
     steps = read_values(recipe, "this recipe").get("steps")
     fresh = manifest(recipe, seed, steps if isinstance(steps, dict) else (), source)
@@ -145,7 +145,7 @@ class Status:
     _stop: threading.Event = field(default_factory=threading.Event)
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def heartbeat(self) -> Iterator[None]:
         """Write a heartbeat every few seconds while the block runs."""
         beat = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self.write("running")

@@ -25,7 +25,7 @@ from nemo_vfm.core import lease_registry
 from nemo_vfm.core.errors import FolderInUse, RunFolderError
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.ranks import SILENCE_S
-from nemo_vfm.core.storage.files import opened
+from nemo_vfm.core.storage.files import open_regular
 from nemo_vfm.core.types.job import LOCK
 
 BEAT_S = 10.0  # between two heartbeats
@@ -48,13 +48,13 @@ class Owner:
 
     @classmethod
     def me(cls) -> "Owner":
-        return cls(socket.gethostname(), os.getpid(), _born(os.getpid()), _world())
+        return cls(socket.gethostname(), os.getpid(), _start_time(os.getpid()), _world())
 
     def is_dead(self) -> bool | None:
         """Whether it has ended; None where it cannot be seen from here."""
         if self.world != _world():
             return None
-        return _born(self.pid) != self.born
+        return _start_time(self.pid) != self.born
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -211,12 +211,12 @@ def _owner(text: str) -> Owner | None:
 
 
 def _read(path: Path) -> str:
-    with opened(path) as file:
+    with open_regular(path) as file:
         return file.read(_MOST).decode("utf-8", "replace")
 
 
 def _mtime(path: Path) -> int:
-    with opened(path) as file:  # opening asks a network file system anew; a bare stat may be a minute old
+    with open_regular(path) as file:  # opening asks a network file system anew; a bare stat may be a minute old
         return os.fstat(file.fileno()).st_mtime_ns
 
 
@@ -239,7 +239,7 @@ def _world() -> str:
         return f"{sys.platform} {socket.gethostname()}"
 
 
-def _born(process: int) -> str:
+def _start_time(process: int) -> str:
     """When a process started; other texts where there is none, or where it has ended and nobody has noticed yet."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text()

@@ -24,7 +24,7 @@ _STEP = re.compile(r"[A-Za-z][\w-]*")
 
 
 @dataclass(slots=True)
-class Line:
+class RunLine:
     """One run, as `nemo-vfm runs` shows it; None where it is not known."""
 
     path: Path
@@ -75,9 +75,9 @@ def _is_submitted(folder: Path) -> bool:
     return (folder / LAUNCH / "launch.json").is_file()
 
 
-def look(folder: Path) -> Line:
+def look(folder: Path) -> RunLine:
     """Everything about one folder."""
-    line = Line(folder, "not a run", num_bytes=_size(folder), last=_mtime(folder))
+    line = RunLine(folder, "not a run", num_bytes=_size(folder), last=_mtime(folder))
     if not _is_run(folder):
         return line
     manifest, status = (_object(folder / name, line.notes) for name in (MANIFEST, STATUS))
@@ -107,7 +107,7 @@ def look(folder: Path) -> Line:
     return line
 
 
-def _metrics(folders: list[Path], line: Line) -> None:
+def _metrics(folders: list[Path], line: RunLine) -> None:
     """Step and losses from the end of the newest metrics.jsonl."""
     files = [folder / "metrics.jsonl" for folder in folders if (folder / "metrics.jsonl").is_file()]
     if not files:

@@ -79,7 +79,7 @@ class _Heard:
 def _check_all(sweep: SweepPlan) -> None:
     """Raises UserError with the problems of the first combination that is wrong: before hours of others have run."""
     from nemo_vfm.config import RecipeError, trust_list
-    from nemo_vfm.runtime.checks.meta_build import built
+    from nemo_vfm.runtime.checks.meta_build import build_on_meta
     from nemo_vfm.runtime.checks.missing_packages import missing_now, refuse_missing
     from nemo_vfm.runtime.user_permissions import permissions
 
@@ -89,7 +89,7 @@ def _check_all(sweep: SweepPlan) -> None:
         try:
             composed = composed_recipe(sweep.alone(point))
             allowed = permissions(words, composed.path)
-            job = built(composed, trust, allowed)
+            job = build_on_meta(composed, trust, allowed)
             missing += missing_now(composed, job, run_folder(composed), trust, allowed)
         except RecipeError as error:
             raise UserError(f"{' '.join(point.words())}\n{error}\nNothing was run.") from error
@@ -105,7 +105,7 @@ def _run(sweep: SweepPlan, point: Point, heard: _Heard) -> Json:
     stopped = {EXIT_CODE: "preempted", INTERRUPTED: "interrupted"}.get(status, "failed")
     state = "done" if status == 0 else str(result.get("state", stopped))  # its own word where it could still say one
     return {
-        **sweep_table.waiting(sweep, point),
+        **sweep_table.waiting_row(sweep, point),
         "exit_status": status if status >= 0 else 128 - status,
         "state": state if status >= 0 else f"killed by signal {-status}",
         "seconds": round(time.monotonic() - began, 1),

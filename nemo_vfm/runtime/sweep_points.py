@@ -24,7 +24,7 @@ _OF_HYDRA = re.compile(r"(?:^|,)\s*(range|choice|interval|glob|shuffle|sort|tag)
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class SweepAxis:
     """One thing that a sweep changes."""
 
     path: str  #: its dotted address, or a slot
@@ -43,7 +43,7 @@ class Point:
         return [f"{path}={choice}" for path, choice in self.choices.items()]
 
 
-def axes(words: Sequence[str]) -> list[Axis]:
+def axes(words: Sequence[str]) -> list[SweepAxis]:
     """Read `path=choice,choice`; commas inside brackets and quotes do not separate."""
     found = [_axis(word) for word in words]
     if not found:
@@ -54,7 +54,7 @@ def axes(words: Sequence[str]) -> list[Axis]:
     return found
 
 
-def points(swept: Sequence[Axis]) -> list[Point]:
+def points(swept: Sequence[SweepAxis]) -> list[Point]:
     """Every combination, the last axis turning fastest."""
     short = dict(zip((axis.path for axis in swept), _short([axis.path for axis in swept]), strict=True))
     if (count := math.prod(len(axis.choices) for axis in swept)) > MAX_POINTS:
@@ -65,7 +65,7 @@ def points(swept: Sequence[Axis]) -> list[Point]:
     return [Point(_name({short[path]: choice for path, choice in one.items()}), one) for one in chosen]
 
 
-def _axis(word: str) -> Axis:
+def _axis(word: str) -> SweepAxis:
     path, equals, text = word.partition("=")
     if not equals or not path or path == "run_dir" or path.startswith("~"):
         raise UserError(f"--sweep takes address=value,value, such as optimizer.lr=1e-4,3e-4; got {word!r}")
@@ -83,7 +83,7 @@ def _axis(word: str) -> Axis:
         if meaning in first:
             raise UserError(f"--sweep {word}: a value is given twice, as {first[meaning]} and as {choice}; drop one")
         first[meaning] = choice
-    return Axis(path, choices)
+    return SweepAxis(path, choices)
 
 
 def _written_out(form: str, inside: str) -> str:
@@ -123,7 +123,7 @@ class SweepPlan:
     """A sweep that was understood."""
 
     arguments: argparse.Namespace  #: of the verb; changes that sweep nothing are among its overrides
-    axes: Sequence[Axis]  #: what is swept
+    axes: Sequence[SweepAxis]  #: what is swept
     points: Sequence[Point]  #: every combination
     folder: Path  #: where the runs lie
     place: Path  #: the same as it is written down: there variables of the environment stay names

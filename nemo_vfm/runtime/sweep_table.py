@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SCHEMA = "nemo_vfm.sweep/1"
 
 
-def waiting(sweep: SweepPlan, point: Point) -> Json:
+def waiting_row(sweep: SweepPlan, point: Point) -> Json:
     """A row of a run that has not begun: values, words, and nothing else yet."""
     return {
         "name": point.name,
@@ -32,7 +32,7 @@ def waiting(sweep: SweepPlan, point: Point) -> Json:
 
 def before(sweep: SweepPlan) -> Json:
     """The whole file before any of these runs has begun; what an earlier sweep in the same folder found out stays."""
-    return _file(sweep, [waiting(sweep, one) for one in sweep.points], is_news=False)
+    return _file(sweep, [waiting_row(sweep, one) for one in sweep.points], is_news=False)
 
 
 def keep(sweep: SweepPlan, rows: Sequence[Json]) -> None:
@@ -62,7 +62,7 @@ def read(folder: Path) -> Json:
     return found
 
 
-def gathered(folder: Path) -> Json:
+def gather_rows(folder: Path) -> Json:
     """The file anew, from what each run says of itself: a cluster's runs write no table."""
     found = read(folder)
     if found is None:

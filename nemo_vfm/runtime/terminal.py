@@ -88,11 +88,11 @@ class Terminal:
 
     def prose(self, text: str, indent: int = 0) -> None:
         """A paragraph, wrapped to the terminal."""
-        for line in wrapped(text, min(self.width, WIDEST), indent):
+        for line in wrap(text, min(self.width, WIDEST), indent):
             self.line(line)
 
 
-def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
+def wrap(text: str, width: int, indent: int = 0) -> list[str]:
     """Lines of at most `width` columns; a word that is longer stays whole."""
     space = " " * indent
     return textwrap.wrap(text, max(width, indent + 20), initial_indent=space, subsequent_indent=space,

@@ -16,7 +16,7 @@ from nemo_vfm.config.yaml_source import MAX_BYTES, parse
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.network.permission import (
-    Allowed,
+    AllowedHost,
     Permissions,
     allowed_folder,
     allowed_host,
@@ -54,11 +54,11 @@ def permissions(words: Sequence[str], recipe: Path | None = None) -> Permissions
         found, trouble = _read(file, recipe), ""
     except (UserError, OSError) as error:
         found, trouble = [], str(error)
-    before = [] if recipe is None else [allowed_folder(str(path), "before") for path in remembered(recipe)]
-    return Permissions((*typed, *found, *before), _shown(file), trouble)
+    before = [] if recipe is None else [allowed_folder(str(path), "before") for path in remembered_folders(recipe)]
+    return Permissions((*typed, *found, *before), _home_path(file), trouble)
 
 
-def _shown(file: Path) -> str:
+def _home_path(file: Path) -> str:
     return f"~/{file.relative_to(_home())}" if file.is_relative_to(_home()) else str(file)
 
 
@@ -69,7 +69,7 @@ def _home() -> Path:
         return Path("/")
 
 
-def _read(file: Path, recipe: Path | None) -> list[Allowed]:
+def _read(file: Path, recipe: Path | None) -> list[AllowedHost]:
     """Its entries; none where there is no file."""
     if not file.exists():
         return []
@@ -96,12 +96,12 @@ def _read(file: Path, recipe: Path | None) -> list[Allowed]:
         raise UserError(str(error)) from error
 
 
-def _entries(node: object, file: Path) -> Iterator[Allowed]:
+def _entries(node: object, file: Path) -> Iterator[AllowedHost]:
     if not isinstance(node, Map):
         raise UserError("it must hold a mapping: NAME: {url: https://..., api_key_env: VARIABLE, allow_private: false}")
     for name, entry in node.items.items():
         try:
-            source = f"{name} in {_shown(file)}"
+            source = f"{name} in {_home_path(file)}"
             if name != _WRITE:
                 yield _entry(name, entry, source)
                 continue
@@ -114,7 +114,7 @@ def _entries(node: object, file: Path) -> Iterator[Allowed]:
             raise UserError(f"line {mark.line}, {name}: {error}") from error
 
 
-def _entry(name: str, node: object, source: str) -> Allowed:
+def _entry(name: str, node: object, source: str) -> AllowedHost:
     if not isinstance(node, Map) or not set(node.items) <= set(_KEYS) or "url" not in node.items:
         raise ValueError(f"an endpoint takes {', '.join(_KEYS)}, and needs url")
     if not all(isinstance(value, Scalar) for value in node.items.values()):
@@ -129,9 +129,9 @@ def _entry(name: str, node: object, source: str) -> Allowed:
     if url.partition("://")[0] in (*SCHEMES, "ray"):
         # A bucket or a Ray cluster; a folder of a bucket stands for the whole of it.
         whole = url if url.startswith("ray://") else f"{Address(url).scheme}://{Address(url).bucket}"
-        return Allowed(allowed_place(whole, variable).place, source=source, name=name)
+        return AllowedHost(allowed_place(whole, variable).place, source=source, name=name)
     where = service_url(url)
-    return Allowed(where.origin, variable, bool(private), source, name, url)
+    return AllowedHost(where.origin, variable, bool(private), source, name, url)
 
 
 def remember(recipe: str, writes: Sequence[Path]) -> None:
@@ -147,7 +147,7 @@ def remember(recipe: str, writes: Sequence[Path]) -> None:
              f"recipe.yaml: {', '.join(map(str, writes))}")  # fmt: skip
 
 
-def remembered(recipe: Path) -> list[Path]:
+def remembered_folders(recipe: Path) -> list[Path]:
     """What the user let exactly this recipe write; nothing where the user has not run it."""
     try:
         found = read_json(_file(sha256_file(recipe)))["writes"]

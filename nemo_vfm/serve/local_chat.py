@@ -44,7 +44,7 @@ class LocalChat(LocalEngine):
 
     def say(self, messages: Sequence[Json]) -> Said:
         """What the model says."""
-        began, (served, engine) = time.monotonic(), self.loaded()
+        began, (served, engine) = time.monotonic(), self.load()
         assert served.chat is not None, "a model without a chat format is refused when it is loaded"
         try:
             tokens = tuple(served.chat.tokens(messages, add_generation_prompt=True))
@@ -76,7 +76,7 @@ class LocalChat(LocalEngine):
 
     def identity(self) -> Json:
         """All that the words depend on but the messages."""
-        served, choice = self.loaded()[0], self.choice
+        served, choice = self.load()[0], self.choice
         settings = [choice.temperature, choice.top_k, choice.top_p, choice.min_p]
         return ["local/1", served.name, served.revision, self.max_tokens, settings, self.seed]
 

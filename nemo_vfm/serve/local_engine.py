@@ -31,7 +31,7 @@ class LocalEngine:
     def require_fit(self, served: ServedModel) -> None:
         """UserError where a model is of another kind than is needed."""
 
-    def loaded(self) -> tuple[ServedModel, EngineThread]:
+    def load(self) -> tuple[ServedModel, EngineThread]:
         """Both; they are loaded at the first use."""
         with self._lock:
             if self._loaded is None:
@@ -43,7 +43,7 @@ class LocalEngine:
             return self._loaded
 
     def ready(self) -> None:
-        self.loaded()
+        self.load()
 
     def is_free(self) -> bool:
         """No budget needs to reserve anything for a model in this process."""

@@ -40,7 +40,7 @@ def served_folder(
     """
     folder = local(folder, "the folder of a language model")
     config = read_mapping(folder / "config.json")
-    model = load_gpt(folder, Precision(precision).resolved()[0])
+    model = load_gpt(folder, Precision(precision).resolve()[0])
     return served_model(
         model, FolderTokenizer(folder=tokenizer or folder), name=name or folder.resolve().name,
         context=context or config.get("max_position_embeddings"),

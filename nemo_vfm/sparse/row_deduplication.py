@@ -17,7 +17,7 @@ from nemo_vfm.sparse.row_fingerprint import differs, fingerprints
 _Hash: TypeAlias = Callable[[Sequence[Jagged], int], Tensor]
 
 
-def deduplicated(
+def deduplicate(
     features: Mapping[str, Jagged], groups: Mapping[str, Sequence[str]], *, clustered: bool = False
 ) -> dict[str, DedupedGroup]:
     """Each group with its unique rows in order of first occurrence. `expanded()` gives exactly the features back.

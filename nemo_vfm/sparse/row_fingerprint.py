@@ -27,8 +27,8 @@ def bits(values_N: Tensor) -> Tensor:
 def mix64_(x: Tensor) -> Tensor:
     """In place, a bijection of int64 in which each bit of the result depends on all bits (splitmix64's last steps)."""
     for shift, factor in ((30, _FIRST), (27, _SECOND)):
-        x.bitwise_xor_(_shifted(x, shift)).mul_(factor)
-    return x.bitwise_xor_(_shifted(x, 31))
+        x.bitwise_xor_(_shift_right(x, shift)).mul_(factor)
+    return x.bitwise_xor_(_shift_right(x, 31))
 
 
 def fingerprints(columns: Sequence[Jagged], seed: int) -> Tensor:
@@ -66,6 +66,6 @@ def differs(columns: Sequence[Jagged], other_B: Tensor) -> Tensor:
     return different_B
 
 
-def _shifted(x: Tensor, by: int) -> Tensor:
+def _shift_right(x: Tensor, by: int) -> Tensor:
     """The bits moved right and filled with zeros; torch fills with the sign."""
     return (x >> by).bitwise_and_((1 << (64 - by)) - 1)

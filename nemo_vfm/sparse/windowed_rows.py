@@ -38,7 +38,7 @@ class WindowedRows:
         return Jagged(self.buffer_K[slice_positions(self.starts_B, self.lengths_B)], self.lengths_B)
 
 
-def windowed(rows: Jagged) -> WindowedRows:
+def to_windows(rows: Jagged) -> WindowedRows:
     """The rows as windows: a row that equals the one before with a prefix dropped and a suffix added adds its suffix.
 
     The longest such overlap is found by hash and then compared, so `jagged()` always gives the rows back. O(values).

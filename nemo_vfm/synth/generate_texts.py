@@ -28,14 +28,14 @@ from nemo_vfm.parallel.apply.apply_parallelism import allocate
 from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled
 from nemo_vfm.parallel.checkpoint.checkpoint import load_weights
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
-from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
+from nemo_vfm.parallel.checkpoint.checkpoint_store import open_checkpoint
 from nemo_vfm.synth.prompts import Prompts
 
 _PARTS = "texts"
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _TextToWrite:
     """One text that is to be written."""
 
     index: int
@@ -79,7 +79,7 @@ class Generate:
 
     def run(self, run: Run) -> Outcome:
         """Write what is missing, then all of it as one file."""
-        asked = self._asked()
+        asked = self._read_prompts()
         written = self._write(asked, run)
         done = _read(run.folder)
         lines = [json.dumps(done[one.index], ensure_ascii=False) + "\n" for one in asked]
@@ -100,25 +100,25 @@ class Generate:
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
         """See `ShardedJob`: every `part.count`-th text."""
-        written = self._write([one for one in self._asked() if one.index % part.count == part.number], run)
+        written = self._write([one for one in self._read_prompts() if one.index % part.count == part.number], run)
         said = f"wrote {written} texts into {run.folder / _PARTS}"
         return Outcome(said, {"texts": written}, did_nothing=not written)
 
-    def _asked(self) -> list[_Asked]:
+    def _read_prompts(self) -> list[_TextToWrite]:
         prompts = [prompt.text for prompt in self.prompts.prompts()]
         tokens = [tuple(found) or (self.tokenizer.end(),) for found in self.tokenizer.encode(prompts)]
         every = [(prompt, repeat, beginning) for prompt, beginning in zip(prompts, tokens, strict=True)
                  for repeat in range(self.num_texts)]  # fmt: skip
-        return [_Asked(index, *one) for index, one in enumerate(every)]
+        return [_TextToWrite(index, *one) for index, one in enumerate(every)]
 
-    def _write(self, asked: Sequence[_Asked], run: Run) -> int:
+    def _write(self, asked: Sequence[_TextToWrite], run: Run) -> int:
         """Those that are not there yet; how many."""
         done = _read(run.folder)
         # Long beginnings together, so that few are filled up.
         missing = sorted((one for one in asked if one.index not in done), key=lambda one: -len(one.tokens))
         if not missing:
             return 0
-        model = self._opened(run.seed)
+        model = self._open_model(run.seed)
         # The token that ends a document, and those of a generation_config.json beside the tokenizer.
         rows = getattr(model, "vocab", self.tokenizer.vocab_size())
         beside = self.tokenizer.folder if isinstance(self.tokenizer, FolderTokenizer) else None
@@ -129,7 +129,7 @@ class Generate:
                 found = generate(
                     model, [one.tokens for one in group], most_new=self.most_tokens, choice=self.choice, stop=stop,
                     seeds=[derive(run.seed, "text", one.index) for one in group], device=device(),
-                    dtype=Precision(self.precision).resolved()[0],
+                    dtype=Precision(self.precision).resolve()[0],
                 )  # fmt: skip
                 texts = [
                     {"index": one.index, "prompt": one.prompt, "repeat": one.repeat,
@@ -141,7 +141,7 @@ class Generate:
                 line.advance(len(group), group[-1].prompt[:60])
         return len(missing)
 
-    def _opened(self, seed: int) -> Continues[object]:
+    def _open_model(self, seed: int) -> Continues[object]:
         if self.checkpoint is None:
             model, empty = build_model(self.model, seed), False
         else:
@@ -152,7 +152,7 @@ class Generate:
         if isinstance(rows, int) and rows < self.tokenizer.vocab_size():
             raise ValueError(f"the model has {rows} tokens, but the tokenizer has {self.tokenizer.vocab_size()}; "
                              f"they do not belong together")  # fmt: skip
-        model.to(Precision(self.precision).resolved()[0])
+        model.to(Precision(self.precision).resolve()[0])
         if empty:
             allocate(model, device())
         if isinstance(self.checkpoint, Path) and is_language_model(self.checkpoint):
@@ -160,7 +160,7 @@ class Generate:
                 weights.require_same_function(model)
                 fill(model.state_dict(), weights)
         elif self.checkpoint is not None:
-            with opened(self.checkpoint) as found:
+            with open_checkpoint(self.checkpoint) as found:
                 fill(model.state_dict(), load_weights(found.path, self.weights))
         return model.to(device()).eval()
 

@@ -29,7 +29,7 @@ from nemo_vfm.metrics.story_grammar import (
     SHE,
     THINGS,
     TIMES,
-    counted,
+    count_text,
     pronouns,
 )
 
@@ -87,18 +87,18 @@ def story(seed: int, number: int, *, held_out: bool = False) -> Story:
     theirs = f"{teller.one(COLOURS)} {teller.one(THINGS)}"
     teller.said += [
         f"One {teller.one(TIMES)} {hero} went to the {place}.",
-        f"{she.capitalize()} had a {owned} and {counted(number, fruit)}.",
+        f"{she.capitalize()} had a {owned} and {count_text(number, fruit)}.",
         f"There {she} met {friend}, who had a {theirs}.",
     ]
     for _ in range(teller.one((1, 2, 3))):  # fruits are eaten, given or got, and counted again
         changes = [-n for n in (1, 2, 3) if n <= number] + [n for n in (1, 2, 3) if number + n <= _LARGEST]
         change = teller.one(changes)
-        number, some = number + change, counted(abs(change), fruit)
+        number, some = number + change, count_text(abs(change), fruit)
         if change > 0:
             told = f"{friend} gave {her} {some}."
         else:
             told = teller.one((f"{she.capitalize()} ate {some}.", f"{she.capitalize()} gave {friend} {some}."))
-        teller.said += [told, f"Now {hero} had {counted(number, fruit)}."]
+        teller.said += [told, f"Now {hero} had {count_text(number, fruit)}."]
     if teller.one((False, True)):
         teller.said.append(f"{hero} and {friend} swapped, so {she} had the {theirs}.")
         owned = theirs

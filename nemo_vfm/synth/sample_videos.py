@@ -40,9 +40,9 @@ from nemo_vfm.models.convert.video.transformer_folder import transformer_in
 from nemo_vfm.models.noise_experts import NoiseExperts
 from nemo_vfm.parallel.apply.local_shard import copy_own, whole
 from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, joined
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, gather_group
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
-from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
+from nemo_vfm.parallel.checkpoint.checkpoint_store import open_checkpoint
 from nemo_vfm.parallel.engine.inference_model import (
     SamplingRanks,
     build_for_inference,
@@ -284,7 +284,7 @@ class SamplingModel:
             if isinstance(self.checkpoint, Path) and transformer_in(self.checkpoint) is not None:
                 load_pretrained(model, self.checkpoint)
             elif self.checkpoint is not None:
-                with opened(self.checkpoint, ALONE if ranks.mesh is None else joined()) as found:
+                with open_checkpoint(self.checkpoint, ALONE if ranks.mesh is None else gather_group()) as found:
                     fill(model.state_dict(), weights_of(found.saved, self.weights))
             else:
                 # Replace zero matrices by noise, so that untrained outputs are not constant.

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import IO
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.storage.files import opened, sha256_text
+from nemo_vfm.core.storage.files import open_regular, sha256_text
 from nemo_vfm.core.storage.folder_walk import files_below
 from nemo_vfm.data.shards.tar_members import A_FOLDER, CAN_HOLD_CODE, NO_NAME, NOT_A_FILE, index_tar
-from nemo_vfm.data.sources.unpacked_file import unpacked
+from nemo_vfm.data.sources.unpacked_file import decompress
 
 #: Ending -> how a file is read
 KINDS = {
@@ -33,7 +33,7 @@ _NO_DOCUMENTS = {A_FOLDER, NOT_A_FILE, NO_NAME, CAN_HOLD_CODE}
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class FileSpan:
     """A part of a file.
     begin, end: bytes of a JSONL file, row groups of a Parquet file; elsewhere 0 and 1.
     """
@@ -50,7 +50,7 @@ class Portion:
     """Spans that are tokenised one after another."""
 
     number: int  #: among all, from 0
-    spans: tuple[Span, ...]  #: in the files' order
+    spans: tuple[FileSpan, ...]  #: in the files' order
 
     @property
     def name(self) -> str:
@@ -80,7 +80,7 @@ def kind_of(name: str) -> str | None:
 def portions(folder: Path, files: list[tuple[str, str]], portion_bytes: int) -> list[Portion]:
     """All files, cut or put together to portions of about so many bytes."""
     found: list[Portion] = []
-    spans: list[Span] = []
+    spans: list[FileSpan] = []
     weight = 0
     for name, kind in files:
         for span, size in _spans(folder, name, kind, portion_bytes):
@@ -97,7 +97,7 @@ def identity(found: list[Portion]) -> str:
     return sha256_text(json.dumps([asdict(portion) for portion in found]))
 
 
-def _spans(folder: Path, name: str, kind: str, most: int) -> Iterator[tuple[Span, int]]:
+def _spans(folder: Path, name: str, kind: str, most: int) -> Iterator[tuple[FileSpan, int]]:
     """The parts of a file, with the bytes of each."""
     size = (folder / name).stat().st_size
     if kind == "parquet":
@@ -115,17 +115,17 @@ def _spans(folder: Path, name: str, kind: str, most: int) -> Iterator[tuple[Span
         begin = weight = 0  # neighbouring groups together, as long as they are small
         for number, one in enumerate(weights):
             if number > begin and weight + one > most:
-                yield Span(name, kind, size, begin, number), weight
+                yield FileSpan(name, kind, size, begin, number), weight
                 begin, weight = number, 0
             weight += one
-        yield Span(name, kind, size, begin, len(weights)), weight
+        yield FileSpan(name, kind, size, begin, len(weights)), weight
     elif kind == "jsonl":
         count = max(1, -(-size // most))
         borders = [size * number // count for number in range(count + 1)]
         for begin, end in itertools.pairwise(borders):
-            yield Span(name, kind, size, begin, end), end - begin
+            yield FileSpan(name, kind, size, begin, end), end - begin
     else:
-        yield Span(name, kind, size, 0, 1), size
+        yield FileSpan(name, kind, size, 0, 1), size
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Line:
         return f"{self.fault}" + (f"; it has {', '.join(self.columns[:20])}" if self.columns else "")
 
 
-def lines(folder: Path, span: Span, *, column: str, max_bytes: int) -> Iterator[Line]:
+def lines(folder: Path, span: FileSpan, *, column: str, max_bytes: int) -> Iterator[Line]:
     """The documents of a span of a file below the folder, in its order; a longer one than `max_bytes` is not read.
 
     Their texts are in `column` of JSON and Parquet.
@@ -159,14 +159,14 @@ def lines(folder: Path, span: Span, *, column: str, max_bytes: int) -> Iterator[
         return _tar(path, column, max_bytes)
     if span.kind == "text":
         too_long = path.stat().st_size > max_bytes
-        return iter([Line(1, fault=_too_long(max_bytes)) if too_long else _decoded(1, path.read_bytes())])
+        return iter([Line(1, fault=_too_long(max_bytes)) if too_long else _decode_line(1, path.read_bytes())])
     return _jsonl(path, span, column, max_bytes)
 
 
-def _jsonl(path: Path, span: Span, column: str, max_bytes: int) -> Iterator[Line]:
+def _jsonl(path: Path, span: FileSpan, column: str, max_bytes: int) -> Iterator[Line]:
     number = 0
     try:
-        with opened(path) as packed, unpacked(path.name, packed) as file:
+        with open_regular(path) as packed, decompress(path.name, packed) as file:
             for number, line in enumerate(_split(file, span, max_bytes), 1):
                 if line is None:
                     yield Line(number, fault=_too_long(max_bytes))
@@ -176,21 +176,21 @@ def _jsonl(path: Path, span: Span, column: str, max_bytes: int) -> Iterator[Line
         yield Line(number + 1, fault=_BROKEN.format(type(error).__name__))
 
 
-def _split(file: IO[bytes], span: Span, max_bytes: int) -> Iterator[bytes | None]:
+def _split(file: IO[bytes], span: FileSpan, max_bytes: int) -> Iterator[bytes | None]:
     """The lines that begin within the span; None for one that is too long."""
     at = 0
     if span.begin:
         file.seek(span.begin - 1)  # where that byte ends a line, nothing of ours is passed over
-        at = span.begin - 1 + _passed(file, max_bytes)
+        at = span.begin - 1 + _skip_line(file, max_bytes)
     while (span.kind != "jsonl" or at < span.end) and (line := file.readline(max_bytes + 1)):
         at += len(line)
         whole = len(line) <= max_bytes or line.endswith(b"\n")
         if not whole:
-            at += _passed(file, max_bytes)
+            at += _skip_line(file, max_bytes)
         yield line if whole else None
 
 
-def _passed(file: IO[bytes], piece: int) -> int:
+def _skip_line(file: IO[bytes], piece: int) -> int:
     """Read to the end of the line; how many bytes that were."""
     count = 0
     while part := file.readline(piece + 1):
@@ -219,7 +219,7 @@ def _of_json(where: int | str, data: bytes, column: str) -> Line:
     return Line(where, text)
 
 
-def _parquet(path: Path, span: Span, column: str, max_bytes: int) -> Iterator[Line]:
+def _parquet(path: Path, span: FileSpan, column: str, max_bytes: int) -> Iterator[Line]:
     import pyarrow
     import pyarrow.parquet
 
@@ -243,12 +243,12 @@ def _parquet(path: Path, span: Span, column: str, max_bytes: int) -> Iterator[Li
                 for text in texts.cast(binary).to_pylist():
                     number += 1
                     long = text is not None and len(text) > max_bytes
-                    yield Line(number, fault=_too_long(max_bytes)) if long else _decoded(number, text)
+                    yield Line(number, fault=_too_long(max_bytes)) if long else _decode_line(number, text)
         except (OSError, ValueError, pyarrow.ArrowException) as error:
             yield Line(number + 1, fault=_BROKEN.format(type(error).__name__))
 
 
-def _decoded(where: int | str, data: bytes | None) -> Line:
+def _decode_line(where: int | str, data: bytes | None) -> Line:
     try:
         return Line(where, None if data is None else data.decode("utf-8-sig"))
     except UnicodeDecodeError:
@@ -274,7 +274,7 @@ def _tar(path: Path, column: str, max_bytes: int) -> Iterator[Line]:
                 continue
             file.seek(offset)
             data = file.read(size)
-            yield _decoded(key, data) if extension == "txt" else _of_json(key, data, column)
+            yield _decode_line(key, data) if extension == "txt" else _of_json(key, data, column)
     for reason, count in sorted(index.skipped.items()):
         if reason not in _NO_DOCUMENTS:
             yield from [Line("", fault=reason)] * count

@@ -60,7 +60,7 @@ class SentencePieceModel:
         """See `Learner`: tokenizer.model, and tokenizer.json that gives the same tokens."""
         library = require("sentencepiece", purpose="SentencePieceModel")
         tokenizers = require("tokenizers", purpose="SentencePieceModel")  # before the work, not after
-        model = _trained(
+        model = _train(
             library, texts, model_type=self.kind, vocab_size=self.vocab_size,
             byte_fallback=self.byte_fallback, split_digits=self.split_digits, add_dummy_prefix=self.leading_space,
             character_coverage=self.character_coverage, control_symbols=list(self.special_tokens),
@@ -85,7 +85,7 @@ class SentencePieceModel:
         write_config(folder, roles, self.special_tokens)
 
 
-def _trained(library: Json, texts: Iterable[str], **settings: Json) -> bytes:
+def _train(library: Json, texts: Iterable[str], **settings: Json) -> bytes:
     """The model of lines, long ones in parts that begin with their space.
 
     Our errors are as they were: the library turns all into text and adds where it was in its code.

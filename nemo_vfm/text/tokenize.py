@@ -24,12 +24,12 @@ from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokens.token_manifest import NAME, Manifest
 from nemo_vfm.text.document_lines import Portion, files_of, identity, portions
-from nemo_vfm.text.tokenize_split import Record, Settings, counts, read_record, tokenize
+from nemo_vfm.text.tokenize_split import SplitCounts, SplitSettings, counts, read_record, tokenize
 
 _PLAN = "plan.json"
 
 
-def done(work: "_Tokenizing", numbers: Sequence[int], processes: int) -> Iterator[int]:
+def iterate_done(work: "_TokenizeWork", numbers: Sequence[int], processes: int) -> Iterator[int]:
     """Numbers in the order in which their parts are done. Whatever ends it early ends the processes, too.
 
     Args:
@@ -91,7 +91,7 @@ def _give(pipe: Connection, waiting: Iterator[int]) -> bool:
     return number is not None
 
 
-def _serve(pipe: Connection, work: "_Tokenizing") -> None:
+def _serve(pipe: Connection, work: "_TokenizeWork") -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole terminal; who started us ends us
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
@@ -164,8 +164,8 @@ class TokenizeText:
         folder, files = files_of(self.path)
         found = portions(folder, files, int(self.portion_mb * 1e6))
         most, least = int(self.max_document_mb * 1e6), self.min_characters
-        settings = Settings(folder, self.column, least, self.max_characters, most, self.max_bad_in_a_row)
-        work = _Tokenizing(tuple(found), self.tokenizer, settings, run.folder / "tokens", run.folder / "portions")
+        settings = SplitSettings(folder, self.column, least, self.max_characters, most, self.max_bad_in_a_row)
+        work = _TokenizeWork(tuple(found), self.tokenizer, settings, run.folder / "tokens", run.folder / "portions")
         rules = [self.column, self.min_characters, self.max_characters, self.max_document_mb]
         made_of = [self.tokenizer.fingerprint(), self.tokenizer.vocab_size(), self.tokenizer.end(), rules]
         plan = {"made_of": sha256_text(json.dumps([*made_of, identity(found)])), "portions": len(found)}
@@ -176,7 +176,7 @@ class TokenizeText:
         missing = [number for number in range(len(work.portions)) if work.record(number) is None]
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         with bar("tokenise", len(work.portions), len(work.portions) - len(missing)) as line:
-            for _ in done(work, missing, self.processes or cores):
+            for _ in iterate_done(work, missing, self.processes or cores):
                 line.advance()
         records = work.records_of()
         totals = counts(records)
@@ -198,12 +198,12 @@ class TokenizeText:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tokenizing:
+class _TokenizeWork:
     """Portions to tokenise, as other processes get it."""
 
     portions: tuple[Portion, ...]
     tokenizer: Tokenizer
-    settings: Settings
+    settings: SplitSettings
     out: Path  #: of shards
     records: Path  #: of what became of each portion
 
@@ -229,16 +229,16 @@ class _Tokenizing:
     def do(self, number: int) -> None:
         tokenize(self.portions[number], self.tokenizer, self.settings, self.out, self.records)
 
-    def record(self, number: int) -> Record | None:
+    def record(self, number: int) -> SplitCounts | None:
         name = f"{self.portions[number].name}.json"
         return read_record(self.records / name, self.out, self.tokenizer.vocab_size())
 
-    def records_of(self) -> list[Record]:
+    def records_of(self) -> list[SplitCounts]:
         """Of all portions, once they are done."""
         return [record for number in range(len(self.portions)) if (record := self.record(number)) is not None]
 
 
-def _faults(portions: tuple[Portion, ...], records: list[Record]) -> list[Json]:
+def _faults(portions: tuple[Portion, ...], records: list[SplitCounts]) -> list[Json]:
     """File, line and reason of documents that could not be read; lines are counted through all parts of a file."""
     spans = [span for portion in portions for span in portion.spans]
     counted = [count for record in records for count in record.counted]
@@ -256,7 +256,7 @@ def _faults(portions: tuple[Portion, ...], records: list[Record]) -> list[Json]:
     return found
 
 
-def _outcome(found: list[Record], *, did_nothing: bool) -> Outcome:
+def _outcome(found: list[SplitCounts], *, did_nothing: bool) -> Outcome:
     totals = counts(found)
     tokens = sum(record.shard.tokens for record in found if record.shard is not None)
     dropped, failed = sum(totals["dropped"].values()), sum(totals["failed"].values())

@@ -18,7 +18,7 @@ _FAULTS_KEPT = 1000  # of a portion; all are counted
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SplitSettings:
     """What decides about a document.
     min_characters, max_characters: shorter and longer documents are dropped; None is no limit.
     max_bytes: what a document may have in its file.
@@ -34,7 +34,7 @@ class Settings:
 
 
 @dataclass(slots=True)
-class Record:
+class SplitCounts:
     """What became of a portion's documents."""
 
     read: int = 0  #: all of them
@@ -53,12 +53,12 @@ class Record:
         return {**numbers, "counted": self.counted, "faults": self.faults, "shard": shard}
 
 
-def tokenize(portion: Portion, tokenizer: Tokenizer, settings: Settings, out: Path, records: Path) -> None:
+def tokenize(portion: Portion, tokenizer: Tokenizer, settings: SplitSettings, out: Path, records: Path) -> None:
     """Write the shard and then its record, which says that the shard is whole."""
-    record = Record()
+    record = SplitCounts()
     vocab_size, end = tokenizer.vocab_size(), tokenizer.end()
     with ShardFiles(out, portion.name, vocab_size=vocab_size, end=end) as files:
-        documents = _kept(portion, settings, record)
+        documents = _kept_texts(portion, settings, record)
         while texts := _some(documents):
             for document in tokenizer.encode(texts):
                 files.write(document)
@@ -83,7 +83,7 @@ def _some(documents: Iterator[str]) -> list[str]:
     return group
 
 
-def read_record(path: Path, out: Path, vocab_size: int) -> Record | None:
+def read_record(path: Path, out: Path, vocab_size: int) -> SplitCounts | None:
     """The record of a portion that is done; None where it is not, or its shard's files are not what it says."""
     try:
         found = read_json(path)
@@ -93,12 +93,12 @@ def read_record(path: Path, out: Path, vocab_size: int) -> Record | None:
             return None
         faults = [(span, where, reason) for span, where, reason in found["faults"]]
         dropped, failed = Counter(found["dropped"]), Counter(found["failed"])
-        return Record(found["read"], found["kept"], dropped, failed, found["counted"], faults, shard)
+        return SplitCounts(found["read"], found["kept"], dropped, failed, found["counted"], faults, shard)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _kept(portion: Portion, settings: Settings, record: Record) -> Iterator[str]:
+def _kept_texts(portion: Portion, settings: SplitSettings, record: SplitCounts) -> Iterator[str]:
     """The texts that no rule drops."""
     in_a_row = 0
     for number, span in enumerate(portion.spans):
@@ -124,7 +124,7 @@ def _kept(portion: Portion, settings: Settings, record: Record) -> Iterator[str]
         record.counted.append(count)
 
 
-def _rule(text: str, settings: Settings) -> str | None:
+def _rule(text: str, settings: SplitSettings) -> str | None:
     """The rule that drops a document."""
     if not text.strip():
         return "empty"
@@ -135,7 +135,7 @@ def _rule(text: str, settings: Settings) -> str | None:
     return None
 
 
-def counts(records: list[Record]) -> Json:
+def counts(records: list[SplitCounts]) -> Json:
     """What became of all documents: in = kept + dropped + failed."""
     dropped: Counter[str] = sum((record.dropped for record in records), Counter())
     failed: Counter[str] = sum((record.failed for record in records), Counter())

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.parallel.apply.frozen_weights import learned_state
-from nemo_vfm.parallel.apply.local_shard import copy_own, stored
+from nemo_vfm.parallel.apply.local_shard import copy_own, local_storage
 
 
 class EMA:
@@ -37,7 +37,7 @@ class EMA:
         decay = min(self.decay, (1 + step) / (10 + step))
         source = learned_state(model)
         moved = [name for name, tensor in self.weights.items() if tensor.is_floating_point()]
-        mine, theirs = ([_wide(stored(weights[name])) for name in moved] for weights in (self.weights, source))
+        mine, theirs = ([_wide(local_storage(weights[name])) for name in moved] for weights in (self.weights, source))
         torch._foreach_lerp_(mine, theirs, 1 - decay)
 
     def state(self) -> dict[str, Tensor]:
@@ -46,10 +46,10 @@ class EMA:
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Put saved averages back, whatever layout they are from. CorruptCheckpoint if they are of another model."""
-        from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+        from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group
         from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 
-        fill(self.weights, weights, joined())
+        fill(self.weights, weights, gather_group())
 
     def replace(self, weights: Mapping[str, Tensor]) -> None:
         """Put whole values in the place of some averages: of what is measured of the averaged weights, not averaged."""
@@ -59,7 +59,7 @@ class EMA:
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[nn.Module]:
         """The model with the averaged weights inside the block, and with its own again after it."""
-        own = {name: stored(tensor).clone() for name, tensor in learned_state(model).items()}
+        own = {name: local_storage(tensor).clone() for name, tensor in learned_state(model).items()}
         _put(model, self.weights)
         try:
             yield model
@@ -75,4 +75,4 @@ def _wide(tensor: Tensor) -> Tensor:
 @torch.no_grad()
 def _put(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     for name, tensor in learned_state(model).items():
-        stored(tensor).copy_(stored(weights[name]))
+        local_storage(tensor).copy_(local_storage(weights[name]))

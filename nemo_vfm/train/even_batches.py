@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from nemo_vfm.core.types.component import PartRefused
 from nemo_vfm.core.types.training_data import HasBatchSizes, ResumablePhases, TrainingData
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.train.phases import Stretch
+from nemo_vfm.train.phases import PhaseSpan
 
 Address = tuple[str, ...]
 
 
-def require_even(data: TrainingData, plan: ParallelPlan, phases: Sequence[Stretch]) -> None:
+def require_even(data: TrainingData, plan: ParallelPlan, phases: Sequence[PhaseSpan]) -> None:
     """Refuse what no rank could start with; every number is known from the recipe."""
     wrong = [*_batches(data, plan, phases)]
     if isinstance(data, ResumablePhases):
@@ -29,7 +29,7 @@ def require_even(data: TrainingData, plan: ParallelPlan, phases: Sequence[Stretc
         raise PartRefused("; ".join(text for _, text in wrong), *wrong[0][0])
 
 
-def _batches(data: TrainingData, plan: ParallelPlan, phases: Sequence[Stretch]) -> Iterator[tuple[Address, str]]:
+def _batches(data: TrainingData, plan: ParallelPlan, phases: Sequence[PhaseSpan]) -> Iterator[tuple[Address, str]]:
     sizes = data.batch_sizes() if isinstance(data, HasBatchSizes) else {}
     if not phases:
         yield from ((("data", *name.split(".")), text) for name, text in _uneven(sizes, plan))

@@ -13,7 +13,7 @@ from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.types.job import DevicePlan, Needs, Outcome, PhaseNeeds, Run
 from nemo_vfm.core.types.training_data import ResumableData, TrainingData
 from nemo_vfm.train.parts import TrainParts
-from nemo_vfm.train.phases import InPhases, Stretch, at, data_of
+from nemo_vfm.train.phases import InPhases, PhaseSpan, at, data_of
 
 if TYPE_CHECKING:
     from nemo_vfm.core.types.held_weights import Held
@@ -72,11 +72,11 @@ class Train(TrainParts):
                 break  # a callback wished for an end
         return outcome
 
-    def _phase_now(self, folder: Path) -> Stretch:
+    def _phase_now(self, folder: Path) -> PhaseSpan:
         """The phase of the next step."""
-        from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
+        from nemo_vfm.parallel.checkpoint.checkpoint_folder import list_checkpoints
 
-        done = [checkpoint_names.step_of(path.name) for path in existing(folder / "checkpoints")]
+        done = [checkpoint_names.step_of(path.name) for path in list_checkpoints(folder / "checkpoints")]
         return at(self.phases, max(done, default=0))
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
@@ -95,13 +95,13 @@ class Train(TrainParts):
             UserError: the batch was made of samples that the recipe no longer names.
         """
         from nemo_vfm.parallel.checkpoint import checkpoint_manifest
-        from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
+        from nemo_vfm.parallel.checkpoint.checkpoint_folder import list_checkpoints
         from nemo_vfm.train.state.data_position import data_at, reading_of
 
         phase = at(self.phases, index) if self.phases else None
         data = self.data if phase is None else data_of(self.data, self.phases, phase, seed)
         data.start(seed=seed, first_batch=max(index, data.begins() if isinstance(data, ResumableData) else 0))
-        if not isinstance(data, ResumableData) or not (saved := existing(folder / "checkpoints")):
+        if not isinstance(data, ResumableData) or not (saved := list_checkpoints(folder / "checkpoints")):
             return data, seed
         manifest = checkpoint_manifest.read(saved[-1])
         found, seed = data_at(data, reading_of(manifest["state"]), manifest["step"], index, seed)

@@ -14,9 +14,9 @@ from nemo_vfm.models.convert.video.other_library import is_other_librarys, opene
 from nemo_vfm.models.pretrained import fingerprint_of
 from nemo_vfm.parallel.apply.local_shard import mismatch, some
 from nemo_vfm.parallel.checkpoint.checkpoint import require_whole, weights_of
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group, together
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, put, shapes_of
-from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
+from nemo_vfm.parallel.checkpoint.checkpoint_store import open_checkpoint
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.ranks.gather import Gather
 from nemo_vfm.parallel.tables.table_updater import grown_tables, take_table_state
@@ -29,12 +29,12 @@ def load_into(
 
     See `WarmStart` for the arguments. UserError shows what is not there or does not fit.
     """
-    ranks = joined()
+    ranks = gather_group()
     if isinstance(path, Path) and is_other_librarys(path):
         return _of_other_library(model, path, weights, may_differ, ranks)
     if isinstance(path, Path):
         require_converted(path)
-    with opened(path, ranks) as found:
+    with open_checkpoint(path, ranks) as found:
         chosen, saved = found.name, found.saved
         require_whole(saved, chosen)
         group = weights or ("ema" if "ema" in saved.groups else "model")

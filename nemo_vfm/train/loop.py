@@ -9,7 +9,7 @@ from nemo_vfm.core.types.training_data import ResumableData, ResumablePhases, Tr
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.validation import Validate
-from nemo_vfm.train.phases import Phase, Stretch, stretches
+from nemo_vfm.train.phases import Phase, PhaseSpan, stretches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Loop:
         if self.validation is not None:
             self.validation.require(data, task)
 
-    def spans(self, data: TrainingData, plan: ParallelPlan) -> list[Stretch]:
+    def spans(self, data: TrainingData, plan: ParallelPlan) -> list[PhaseSpan]:
         """The phases one after the other; see `stretches`."""
         return stretches(self.phases, data, plan, self.duration) if self.phases else []
 

@@ -57,7 +57,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class PhaseSpan:
     """A phase among the others.
 
     Args:
@@ -83,7 +83,7 @@ class Stretch:
 
 def stretches(
     phases: Mapping[str, Phase], data: TrainingData, plan: ParallelPlan, most: Duration | None = None
-) -> list[Stretch]:  # fmt: skip
+) -> list[PhaseSpan]:  # fmt: skip
     """The phases one after the other, the last ones cut off after `most` steps; `plan` is of those that have none.
 
     Raises:
@@ -98,13 +98,13 @@ def stretches(
     ends = list(itertools.accumulate((phase.steps(data) for phase in phases.values()), initial=0))
     cut = math.inf if most is None else most.amount
     return [
-        Stretch(name, phase, first, last, last if cut >= last else math.ceil(cut), phase.parallel or plan)
+        PhaseSpan(name, phase, first, last, last if cut >= last else math.ceil(cut), phase.parallel or plan)
         for (name, phase), first, last in zip(phases.items(), ends, ends[1:], strict=False)
         if first < cut
     ]
 
 
-def at(ahead: Sequence[Stretch], step: int) -> Stretch:
+def at(ahead: Sequence[PhaseSpan], step: int) -> PhaseSpan:
     """The phase of step `step`, from 0; at the end, the last."""
     return next((one for one in ahead if step < one.end), ahead[-1])
 
@@ -118,7 +118,7 @@ class InPhases:
         common: of those without a schedule of their own, which lie one after the other for it.
     """
 
-    def __init__(self, all_phases: Sequence[Stretch], common: Schedule) -> None:
+    def __init__(self, all_phases: Sequence[PhaseSpan], common: Schedule) -> None:
         self._phases, self._common = all_phases, common
         self._length = sum(one.last - one.first for one in all_phases if one.phase.schedule is None)
 
@@ -131,7 +131,7 @@ class InPhases:
         return self._common.factor(step - apart, self._length)
 
 
-def data_of(data: TrainingData, ahead: Sequence[Stretch], here: Stretch, seed: int) -> TrainingData:
+def data_of(data: TrainingData, ahead: Sequence[PhaseSpan], here: PhaseSpan, seed: int) -> TrainingData:
     """The data of one phase: it continues in each source where the phases before stopped."""
     alike = all(one.phase.batch_size is None and one.phase.blend is None for one in ahead)
     if alike or not isinstance(data, ResumablePhases):

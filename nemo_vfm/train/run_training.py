@@ -16,7 +16,7 @@ from nemo_vfm.core.types.training_data import (
 )
 from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.parallel.checkpoint import checkpoint
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group, together
 from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.plan.mesh import group_along
 from nemo_vfm.parallel.plan.static_memory import on_meta
@@ -27,7 +27,7 @@ from nemo_vfm.train.callbacks.callback import LightningCallback
 from nemo_vfm.train.callbacks.progress_bar import ShowProgress
 from nemo_vfm.train.optim import Constant, WarmupCosine
 from nemo_vfm.train.parts import TrainParts
-from nemo_vfm.train.state.data_position import reading_of, resumed
+from nemo_vfm.train.state.data_position import reading_of, resume
 from nemo_vfm.train.state.train_state import TrainState
 
 _PROMISE = "Ctrl-C: the run ends after this step, with a checkpoint; press it again to end at once, without one"
@@ -49,7 +49,7 @@ def train(job: TrainParts, run: Run) -> Outcome:
     from nemo_vfm.train.module import TrainModule
     from nemo_vfm.train.trainer import has_bar, quiet_lightning, trainer
 
-    with preemption.heeded(_PROMISE):
+    with preemption.handle_signals(_PROMISE):
         quiet_lightning()
         sources = job.loggers if ranks.is_first() else {}
         loggers = open_all(sources, run.folder, run.settings, goes_on=fit.step > 0)
@@ -61,7 +61,7 @@ def train(job: TrainParts, run: Run) -> Outcome:
         loop = trainer(fit, {**validation, **job.callbacks}, ours, RunLogger(loggers))
         loop.fit(TrainModule(fit), datamodule=BatchModule(fit.data))
     if fit.preempted and not fit.finished:
-        raise preemption.stopped(fit.stop, f"at step {fit.step}; its checkpoint is in {fit.checkpoints}")
+        raise preemption.preempted_error(fit.stop, f"at step {fit.step}; its checkpoint is in {fit.checkpoints}")
     early = " (a callback ended it early)" if fit.ended_early and not fit.finished else ""
     # What the last step measured, the recipe's own metric too: a table of several runs compares them by it.
     names = dict.fromkeys((*_COMPARED, job.loop.checkpoint.keep.metric))
@@ -80,7 +80,7 @@ def start(job: TrainParts, run: Run) -> TrainState:
         job.task.prepare(columns, seed=0, training=True)
         if isinstance(empty, RequiresColumns):
             empty.require_columns(columns)
-    folder, everyone = run.folder / "checkpoints", joined()
+    folder, everyone = run.folder / "checkpoints", gather_group()
     # A step's part of the recipe says neither seed nor data: both must be the same for a copy of this run.
     same = {"seed_and_steps_above": run.before, **run.settings} if run.before else run.settings
     together(everyone, lambda: job.loop.checkpoint.begin(folder, same) if ranks.is_first() else None)
@@ -104,7 +104,7 @@ def start(job: TrainParts, run: Run) -> TrainState:
     _start_data(job, fit, None if saved is None else saved.state)
     _begin_schedule(job, fit, None if saved is None else saved.state.get("total_steps"))
     checkpoint.require_room(run.folder, 2 * sum(p.numel() * p.element_size() for p in model.parameters()))
-    dtype, reason = job.precision.resolved()
+    dtype, reason = job.precision.resolve()
     fp8 = f", large linears in FP8 by {job.precision.fp8.recipe}" if job.precision.fp8 else ""
     tables, numbers = count_rows(model)  # rows of tables are no parameters
     rows = f", {numbers / 1e6:.1f} M in {tables} tables" if tables else ""
@@ -122,7 +122,7 @@ def _start_data(job: TrainParts, fit: TrainState, state: Json) -> None:
     here = {"seed": fit.run.seed, "first_batch": fit.step, "rank": fit.data_rank, "num_ranks": plan.data}
     data.start(**here)
     if isinstance(data, ResumableData):
-        fit.data, fit.reading = resumed(data, reading_of(state), fit.step, fit.run.seed)
+        fit.data, fit.reading = resume(data, reading_of(state), fit.step, fit.run.seed)
     if fit.data is not data:
         fit.data.start(**here)
     rows = getattr(fit.model, "vocab", None)

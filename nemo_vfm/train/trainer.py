@@ -33,7 +33,7 @@ from nemo_vfm.train.module import TrainModule
 from nemo_vfm.train.state.train_state import TrainState
 
 
-class Adapter(LightningCallback):
+class LightningCallbackAdapter(LightningCallback):
     """Lets Lightning call a plain callback: each hook that the callback has is passed on with the fit."""
 
     def __init__(self, callback: Callback) -> None:
@@ -103,7 +103,12 @@ def trainer(fit: TrainState, before: Mapping[str, object], ours: Mapping[str, ob
     UserError if a callback of the recipe, among `before`, cannot work here.
     """
     theirs = any(isinstance(one, LightningCallback) for one in before.values())
-    callbacks = [*_adapted(before), *([_TakeLogged(logger)] if theirs else []), *_adapted(ours), _Stop()]
+    callbacks = [
+        *_lightning_callbacks(before),
+        *([_TakeLogged(logger)] if theirs else []),
+        *_lightning_callbacks(ours),
+        _Stop(),
+    ]
     remaining = None if fit.total_steps is None else fit.total_steps - fit.step
     made = Trainer(
         accelerator="gpu" if device().type == "cuda" else "cpu", devices=[device().index] if device().index else 1,
@@ -132,7 +137,7 @@ def has_bar(callbacks: Mapping[str, object]) -> bool:
     return any(isinstance(one, ProgressBar) for one in callbacks.values())
 
 
-def _adapted(callbacks: Mapping[str, object]) -> list[LightningCallback]:
+def _lightning_callbacks(callbacks: Mapping[str, object]) -> list[LightningCallback]:
     found: list[LightningCallback] = []
     for name, callback in callbacks.items():
         kind = type(callback).__name__
@@ -144,7 +149,7 @@ def _adapted(callbacks: Mapping[str, object]) -> list[LightningCallback]:
         if not isinstance(callback, LightningCallback | Callback):
             raise UserError(f"callbacks.{name}: {kind} has no on_step and is not a lightning.pytorch.Callback; derive "
                             f"it from that class (pytorch_lightning's is another one)")  # fmt: skip
-        found.append(callback if isinstance(callback, LightningCallback) else Adapter(callback))
+        found.append(callback if isinstance(callback, LightningCallback) else LightningCallbackAdapter(callback))
     return found
 
 

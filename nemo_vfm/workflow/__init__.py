@@ -29,7 +29,7 @@ from nemo_vfm.core.types.job import (
     needs_of,
 )  # fmt: skip
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.workflow.step_folder import StepFingerprint, finished, prepare, start_record
+from nemo_vfm.workflow.step_folder import StepFingerprint, prepare, read_finished, start_record
 
 _NAME = re.compile(r"[A-Za-z][\w-]{0,99}")
 
@@ -155,7 +155,7 @@ class PlannedStep:
         """Whether it has done just this before."""
         if isinstance(self.job, Workflow):
             return all(step.is_done() for step in self.job._planned_steps(self.run))
-        return finished(self.run.folder, self.fingerprint) is not None
+        return read_finished(self.run.folder, self.fingerprint) is not None
 
 
 def jobs_in(job: Job) -> Iterator[tuple[tuple[str, ...], Job]]:
@@ -167,10 +167,10 @@ def jobs_in(job: Job) -> Iterator[tuple[tuple[str, ...], Job]]:
         yield from ((("steps", name, *at), one) for at, one in jobs_in(below))
 
 
-def unfinished(job: Job, run: Run) -> list[str]:
+def unfinished_steps(job: Job, run: Run) -> list[str]:
     """How the addresses begin of what is still to be done: `steps.NAME.` for each step; nothing for all of a job."""
     if not isinstance(job, Workflow):
-        return [] if finished(run.folder, StepFingerprint.of(run)) else [""]
+        return [] if read_finished(run.folder, StepFingerprint.of(run)) else [""]
     steps = [step for step in job._planned_steps(run) if not isinstance(job, OneStep) or step.name == job.name]
     return [f"steps.{step.name}." for step in steps if not step.is_done()]
 
@@ -187,11 +187,11 @@ def perform(
     """
     if isinstance(job, Workflow):  # it marks its steps one by one, so that one that was deleted is made again
         return job.run(run)
-    if done := finished(run.folder, fingerprint):
+    if done := read_finished(run.folder, fingerprint):
         info(f"{title}: done earlier: {done.summary}")
         return done
     if urgency := preemption.urgency():  # it came while the step before took its last
-        raise preemption.stopped(urgency, f"before {title}")
+        raise preemption.preempted_error(urgency, f"before {title}")
     resume = prepare(run.folder, fingerprint, title, set_aside)
     info(f"{title}: {'resumes' if resume else 'starts'}")
     progress.forget()

@@ -32,7 +32,7 @@ class StepFingerprint:
     @classmethod
     def of(cls, run: Run, before: str = "") -> "StepFingerprint":
         """Of a run's settings, inert keys left out."""
-        own = json.dumps(_deciding(run.settings))
+        own = json.dumps(_result_settings(run.settings))
         return cls(before or sha256_text(f"seed {run.seed}"), sha256_text(own))
 
     def after(self) -> str:
@@ -40,7 +40,7 @@ class StepFingerprint:
         return sha256_text(self.before + self.own)
 
 
-def finished(folder: Path, fingerprint: StepFingerprint) -> Outcome | None:
+def read_finished(folder: Path, fingerprint: StepFingerprint) -> Outcome | None:
     """What the step made of just this before; None where it did not, or is not done."""
     if not (folder / DONE).is_file():
         return None
@@ -87,9 +87,9 @@ def start_record(folder: Path) -> Json:
     return _read_marker(folder / STARTED, "before", "own") if (folder / STARTED).is_file() else None
 
 
-def _deciding(settings: Json) -> Json:
+def _result_settings(settings: Json) -> Json:
     """The settings on which results depend. Inert keys, and where numbers go besides, make no finished step undone."""
     if isinstance(settings, Mapping):
         kept = {key: value for key, value in settings.items() if not is_inert(key) and key != "loggers"}
-        return {key: _deciding(value) for key, value in kept.items()}
-    return [_deciding(value) for value in settings] if isinstance(settings, list) else settings
+        return {key: _result_settings(value) for key, value in kept.items()}
+    return [_result_settings(value) for value in settings] if isinstance(settings, list) else settings

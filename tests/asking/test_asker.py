@@ -15,7 +15,7 @@ import pytest
 from nemo_vfm.asking import attempt
 from nemo_vfm.asking.asker import Asker
 from nemo_vfm.asking.attempt import Attempts, PendingQuestion, Retry
-from nemo_vfm.asking.budget import Budget, BudgetSpent, Cost, Price
+from nemo_vfm.asking.budget import Budget, BudgetSpent, Price, TokenCost
 from nemo_vfm.asking.journal import Journal
 from nemo_vfm.asking.pace import ConcurrencyLimit, Pace
 from nemo_vfm.asking.question import Failure, Question, Reply
@@ -372,7 +372,7 @@ def test_answers_of_before_cost_what_they_cost_then_each_at_the_price_of_its_mod
     for times in (1, 0):
         models, budget = (MadeChat(), MadeChat(name="judge")), Budget(money=100.0, prices=prices)
         found = asked(models[0], those, tmp_path, others={"judge": models[1]}, budget=budget)
-        assert budget.spent == Cost(90, 45, pytest.approx(3 * 1.0 + 6 * 5.0))
+        assert budget.spent == TokenCost(90, 45, pytest.approx(3 * 1.0 + 6 * 5.0))
         assert [sum(model.asked.values()) for model in models] == [3 * times, 6 * times]
         assert {one.recalled for one in found} == {not times}
 
@@ -382,7 +382,7 @@ def test_askers_share_a_budget_each_at_the_price_of_its_model():
     budget = Budget(money=100.0, prices=prices)
     asked(MadeChat(), numbered(3), budget=budget)
     asked(MadeChat(name="judge"), numbered(4), budget=budget, pace=Pace(most=1))
-    assert budget.spent == Cost(70, 35, pytest.approx(3 * 1.0 + 4 * 5.0))
+    assert budget.spent == TokenCost(70, 35, pytest.approx(3 * 1.0 + 4 * 5.0))
     with pytest.raises(BudgetSpent, match=r"in money"):
         asked(MadeChat(name="judge"), numbered(40), budget=budget)
     assert budget.spent.money <= 100.0

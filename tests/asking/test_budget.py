@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_vfm.asking.budget import Budget, Cost, Price, estimated_tokens
+from nemo_vfm.asking.budget import Budget, Price, TokenCost, estimated_tokens
 
 
 def test_money_needs_the_price_of_each_model_and_nothing_is_a_price():
@@ -10,7 +10,7 @@ def test_money_needs_the_price_of_each_model_and_nothing_is_a_price():
     assert budget.reserve(budget.price_of("free").cost(10**12, 10**12))
     with pytest.raises(ValueError, match=r"limits money to 5.*'dear'"):
         budget.price_of("dear")
-    assert Budget(tokens=5).price_of("dear").cost(3, 4) == Cost(3, 4, 0.0)
+    assert Budget(tokens=5).price_of("dear").cost(3, 4) == TokenCost(3, 4, 0.0)
 
 
 @pytest.mark.parametrize("changes", [{"tokens": -1}, {"money": -1.0}])
@@ -23,11 +23,11 @@ def test_negative_numbers_are_refused(changes):
 
 def test_what_is_reserved_counts_until_it_is_settled():
     budget = Budget(tokens=100)
-    assert budget.reserve(Cost(30, 30)) and not budget.reserve(Cost(21, 20))
-    budget.settle(Cost(30, 30), Cost(10, 5))
-    assert budget.reserve(Cost(41, 44)) and not budget.reserve(Cost(1, 0))
-    budget.release(Cost(41, 44))
-    assert budget.reserve(Cost(85, 0)) and budget.spent == Cost(10, 5)
+    assert budget.reserve(TokenCost(30, 30)) and not budget.reserve(TokenCost(21, 20))
+    budget.settle(TokenCost(30, 30), TokenCost(10, 5))
+    assert budget.reserve(TokenCost(41, 44)) and not budget.reserve(TokenCost(1, 0))
+    budget.release(TokenCost(41, 44))
+    assert budget.reserve(TokenCost(85, 0)) and budget.spent == TokenCost(10, 5)
 
 
 def test_money_counts_each_way_by_its_own_price():
@@ -45,15 +45,15 @@ def test_the_whole_budget_can_be_spent_in_small_parts():
 
 def test_a_service_that_counts_nothing_is_taken_to_have_used_all():
     budget = Budget(tokens=100)
-    budget.reserve(Cost(20, 30, 1.5))
-    budget.settle(Cost(20, 30, 1.5), Cost())
-    assert budget.spent == Cost(20, 30, 1.5)
+    budget.reserve(TokenCost(20, 30, 1.5))
+    budget.settle(TokenCost(20, 30, 1.5), TokenCost())
+    assert budget.spent == TokenCost(20, 30, 1.5)
 
 
 def test_the_stop_says_what_was_spent_and_what_to_do():
     budget = Budget(tokens=2000, money=1.0)
-    budget.settle(Cost(), Cost(1000, 500, 0.2))
-    text = str(budget.stop(Cost(400, 300)))
+    budget.settle(TokenCost(), TokenCost(1000, 500, 0.2))
+    text = str(budget.stop(TokenCost(400, 300)))
     assert "1,500 of 2,000 tokens, 0.2 of 1 in money" in text and "700 tokens" in text and "run again" in text
 
 

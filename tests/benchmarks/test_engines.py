@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_vfm.parallel.plan.layout_cases import Layout
-from nemo_vfm.parallel.verify.parity import Row
+from nemo_vfm.parallel.plan.layout_cases import LayoutCase
+from nemo_vfm.parallel.verify.parity import ParityRow
 from tests.support.benchmarks import figures_of, module_of
 
 
@@ -17,13 +17,13 @@ def test_the_quick_comparison_finds_every_row_equal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("row", [
-    Row(Layout({}), 1, "differs", 1e-3, 1.0, "head.weight"),
-    Row(Layout({}), 1, "failed", reason="rank 0: out of memory"),
-    Row(Layout({}), 2, "not seen", 0.0, 0.0, left_out="a sum"),
+    ParityRow(LayoutCase({}), 1, "differs", 1e-3, 1.0, "head.weight"),
+    ParityRow(LayoutCase({}), 1, "failed", reason="rank 0: out of memory"),
+    ParityRow(LayoutCase({}), 2, "not seen", 0.0, 0.0, left_out="a sum"),
 ], ids=lambda row: row.verdict)  # fmt: skip
-def test_what_is_not_as_it_should_be_ends_with_one(row: Row, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_what_is_not_as_it_should_be_ends_with_one(row: ParityRow, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     engines = module_of("engines")
-    good = Row(Layout({"shard": 2}), 2, "equal", 1e-7, 1e-6, "head.weight")
+    good = ParityRow(LayoutCase({"shard": 2}), 2, "equal", 1e-7, 1e-6, "head.weight")
     monkeypatch.setattr(engines, "rows", lambda engine, quick: [("DiT", good), ("DiT", row)])
     monkeypatch.setattr("sys.argv", ["engines.py"])
     assert engines.main() == 1

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nemo_vfm.cli.conversion import convert_child
-from nemo_vfm.cli.conversion.adapter import merged
+from nemo_vfm.cli.conversion.adapter import merged_weights
 from nemo_vfm.config import build, compose
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.models.adapters.adapter_file import write_adapter
@@ -193,13 +193,13 @@ def test_an_adapter_file_goes_out_in_every_style_with_the_alpha_that_is_typed(ki
     matrices = extract_adapter(model, TRAINED, our_names=False)
     file = write_adapter(kitchen.folder / "comfyui", "comfyui", matrices, model)
     save_file({name: one for name, one in load_file(file).items() if not name.endswith(".alpha")}, file)
-    plain, adapted = load_video_model(kitchen.folder / "theirs").state_dict(), merged(model)
+    plain, adapted = load_video_model(kitchen.folder / "theirs").state_dict(), merged_weights(model)
     for style in ("ours", "peft", "diffusers", "comfyui"):
         words = ("--adapter", style, "--base", "theirs", "--alpha", "12")
         assert kitchen.main("convert", str(file), f"as/{style}", *words) == 0
         again = load_video_model(kitchen.folder / "theirs")
         load_adapters(again, {"style": AdapterFile(path=kitchen.folder / "as" / style)})
-        for name, weight in merged(again).items():
+        for name, weight in merged_weights(again).items():
             assert torch.allclose(weight - plain[name], 3 * (adapted[name] - plain[name]), atol=1e-6), (style, name)
 
 

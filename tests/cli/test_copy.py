@@ -221,9 +221,9 @@ def test_an_ingredient_that_becomes_a_fifo_is_not_waited_for(kitchen, monkeypatc
     kitchen.write("recipes/mine.yaml", "# Mine.\ndefaults: [{split: mine}]\n")
     from nemo_vfm.cli import copy_recipe
 
-    def becomes_a_fifo(file: object, roots: object) -> list[copy_recipe.Use]:
+    def becomes_a_fifo(file: object, roots: object) -> list[copy_recipe.IngredientUse]:
         os.mkfifo("pipe")
-        return [copy_recipe.Use("split", "other", kitchen.folder / "pipe")]
+        return [copy_recipe.IngredientUse("split", "other", kitchen.folder / "pipe")]
 
     monkeypatch.setattr(copy_recipe, "ingredients", becomes_a_fifo)
     assert kitchen.main("copy", "mine", "yours.yaml", "--with-ingredients") != 0

@@ -12,19 +12,19 @@ import pytest
 from packaging.requirements import Requirement
 
 from nemo_vfm.cli.doctor import examine_machine
-from nemo_vfm.cli.doctor.examine_machine import PROBES, Finding, examine, paste_ready
+from nemo_vfm.cli.doctor.examine_machine import PROBES, CheckResult, examine, paste_ready
 from nemo_vfm.cli.doctor.probe_child import PROBES as FUNCTIONS
-from nemo_vfm.cli.doctor.probe_child import Answer, _died, ask
+from nemo_vfm.cli.doctor.probe_child import ProbeResult, _crash_answer, ask
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.optional import available
 
 
-def fine(name: str) -> Answer:
+def fine(name: str) -> ProbeResult:
     """A machine on which everything works."""
-    return Answer("ok", f"{name} works")
+    return ProbeResult("ok", f"{name} works")
 
 
-def by_name(findings: list[Finding]) -> dict[str, Finding]:
+def by_name(findings: list[CheckResult]) -> dict[str, CheckResult]:
     """The findings by name."""
     return {finding.name: finding for finding in findings}
 
@@ -43,7 +43,7 @@ def fakes(tmp_path, monkeypatch):
     return write
 
 
-def told(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
+def told(monkeypatch: pytest.MonkeyPatch, *findings: CheckResult) -> None:
     """Let the verb find this."""
     monkeypatch.setattr("nemo_vfm.cli.doctor.examine_machine.examine", lambda folder: list(findings))
 
@@ -70,11 +70,11 @@ def test_torch_really_multiplies_here():
 
 def test_a_package_that_ends_the_process_is_a_finding(fakes):
     fakes("ray/__init__.py", "import os, signal\nprint('noise', flush=True)\nos.kill(os.getpid(), signal.SIGSEGV)\n")
-    assert ask("ray") == Answer("broken", "ended by SIGSEGV")
+    assert ask("ray") == ProbeResult("broken", "ended by SIGSEGV")
     fakes(
         "ray/__init__.py", "import os, sys\nsys.stderr.write('libfoo is too old\\n')\nsys.stderr.flush()\nos._exit(3)\n"
     )
-    assert ask("ray") == Answer("broken", "ended with status 3: libfoo is too old")
+    assert ask("ray") == ProbeResult("broken", "ended with status 3: libfoo is too old")
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_a_package_that_never_returns_is_ended_with_its_children(fakes, tmp_path
         f"{forks}pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\ntime.sleep(60)\n",
     )
     began = time.monotonic()
-    assert ask("ray", limit_s=3) == Answer("broken", "did not answer within 3 s")
+    assert ask("ray", limit_s=3) == ProbeResult("broken", "did not answer within 3 s")
     assert time.monotonic() - began < 40, "its child held the pipe open until it had slept"
     child = Path("/proc") / (tmp_path / "pid").read_text() / "stat"
     while _runs(child) and time.monotonic() - began < 50:  # what is killed may run until it is next scheduled
@@ -138,11 +138,11 @@ def test_all_is_well_where_all_works(tmp_path):
 
 
 def test_one_broken_check_does_not_end_the_others(tmp_path, monkeypatch):
-    def explode() -> Finding:
+    def explode() -> CheckResult:
         raise OSError("no such device")
 
     monkeypatch.setattr(examine_machine, "memory", explode)
-    found = examine(tmp_path, lambda name: Answer("broken", "ended by SIGSEGV") if name == "h264" else fine(name))
+    found = examine(tmp_path, lambda name: ProbeResult("broken", "ended by SIGSEGV") if name == "h264" else fine(name))
     assert by_name(found)["H.264 encoder"].stops and by_name(found)["PyAV decoder"].state == "ok"
     assert [f.detail for f in found if "no such device" in f.detail] == [
         "could not be checked: OSError: no such device"
@@ -153,9 +153,9 @@ def test_one_broken_check_does_not_end_the_others(tmp_path, monkeypatch):
 def test_what_needs_a_gpu_is_not_tried_without_one(tmp_path):
     asked = []
 
-    def no_gpu(name: str) -> Answer:
+    def no_gpu(name: str) -> ProbeResult:
         asked.append(name)
-        return Answer("missing", "no GPU found") if name == "gpu" else fine(name)
+        return ProbeResult("missing", "no GPU found") if name == "gpu" else fine(name)
 
     found = by_name(examine(tmp_path, no_gpu))
     assert found["NCCL"].state == "missing" and not found["GPU"].stops
@@ -234,7 +234,7 @@ def test_what_is_shown_can_be_pasted(monkeypatch, capsys, tmp_path):
     others = "/".join(["", "home", "bob", "y"])  # joined, since no file of ours holds such a path
     text = f"/people/ann/x and /people/anna, {others}, key 0123456789abcdef0123\nnext"
     assert paste_ready(text) == "~/x and /people/anna, ~/y, key *** next"
-    told(monkeypatch, Finding("needed", "torch", "broken", text, hint=text, needed=True))
+    told(monkeypatch, CheckResult("needed", "torch", "broken", text, hint=text, needed=True))
     for words in (["doctor"], ["doctor", "--json"]):
         assert main(words) == 2
         shown = capsys.readouterr().out
@@ -245,8 +245,8 @@ def test_the_table_says_states_in_words_and_keeps_to_the_terminal(monkeypatch, c
     long = "a sentence that goes on and on " * 8
     told(
         monkeypatch,
-        Finding("needed", "torch", "ok", "2.13", needed=True),
-        Finding("GPU", "FP8", "missing", long, "buy"),
+        CheckResult("needed", "torch", "ok", "2.13", needed=True),
+        CheckResult("GPU", "FP8", "missing", long, "buy"),
     )
     for columns in (60, 80, 200):
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -259,9 +259,13 @@ def test_the_table_says_states_in_words_and_keeps_to_the_terminal(monkeypatch, c
 
 
 def test_the_status_says_whether_something_needed_is_broken(monkeypatch, capsys):
-    told(monkeypatch, Finding("video", "decord decoder", "broken", "x"), Finding("machine", "disk", "low", "1 GB"))
+    told(
+        monkeypatch,
+        CheckResult("video", "decord decoder", "broken", "x"),
+        CheckResult("machine", "disk", "low", "1 GB"),
+    )
     assert main(["doctor"]) == 0
-    told(monkeypatch, Finding("needed", "PyAV decoder", "missing", "x", needed=True))
+    told(monkeypatch, CheckResult("needed", "PyAV decoder", "missing", "x", needed=True))
     assert main(["doctor"]) == 2
     assert "Required, and not working: PyAV decoder." in capsys.readouterr().out
     assert main(["doctor", "--json"]) == 2
@@ -292,7 +296,7 @@ def test_nemo_is_never_to_be_installed_beside_us(tmp_path, monkeypatch):
     monkeypatch.setattr(
         examine_machine, "extras", lambda: [("nemo", "nemo-toolkit is not installed"), ("wandb", "absent")]
     )
-    hints = {found.name: found.hint for found in examine(tmp_path, lambda _: Answer("ok", "asked nothing"))}
+    hints = {found.name: found.hint for found in examine(tmp_path, lambda _: ProbeResult("ok", "asked nothing"))}
     assert "separate environment" in hints["nemo"] and "pip" not in hints["nemo"]
     assert hints["wandb"].startswith("pip install ") and hints["wandb"].endswith(" 'nemo_vfm[wandb]'")
 
@@ -300,8 +304,8 @@ def test_nemo_is_never_to_be_installed_beside_us(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("status", "said"), [(0, "ended with status 0"), (3, "ended with status 3"),
                                               (-9, "ended by SIGKILL"), (-250, "ended by signal 250")])  # fmt: skip
 def test_a_probe_that_said_nothing_is_told_by_how_it_ended(status, said):
-    assert _died(status, "") == Answer("broken", said)
-    assert _died(status, "first\n last \n\n") == Answer("broken", f"{said}: last")
+    assert _crash_answer(status, "") == ProbeResult("broken", said)
+    assert _crash_answer(status, "first\n last \n\n") == ProbeResult("broken", f"{said}: last")
 
 
 def test_free_space_is_of_the_disk_that_runs_would_go_to(tmp_path, monkeypatch):

@@ -15,8 +15,8 @@ from nemo_vfm.cli.catalogue.components import (
     Catalogue,
     Slot,
     _own_texts,
+    all_names,
     catalogue,
-    everything,
     full_names,
     named_in,
     own_classes,
@@ -61,7 +61,7 @@ def explained(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_there_are_components_for_every_kind_of_job():
-    reached = found().reached()
+    reached = found().all_components()
     assert len(reached) > 40 and not found().left_out
     ours = {name for name in named_in(OURS) if not name.startswith("lightning.")}  # which nobody imports for this
     assert ours <= set(reached), "what a recipe names fills a slot"
@@ -80,13 +80,13 @@ def test_classes_are_compared_with_a_slot_once_and_method_by_method_only_if_they
 
 
 def test_a_class_that_happens_to_have_a_method_of_that_name_is_no_component():
-    names = {name.rpartition(".")[2] for name in found().reached()}
+    names = {name.rpartition(".")[2] for name in found().all_components()}
     assert not names & {"RunFolder", "Shot", "Address", "LocalFolder"} and {"TensorBoard", "Sidecar"} <= names
 
 
 def test_the_yaml_of_every_component_checks_in_every_slot_that_it_fits():
     """In one test: whoever collects the tests would search all of our classes to name each."""
-    for name in found().reached():
+    for name in found().all_components():
         text, slots = ready(found(), name), found().slots_for(name)
         assert slots, name
         for slot in slots:
@@ -103,7 +103,7 @@ def test_the_yaml_of_a_job_is_a_recipe(kitchen, capsys, name):
 
 
 def test_every_argument_of_ours_is_given_or_left_out_with_the_reason():
-    ours = set(found().reached()) & set(own_classes())
+    ours = set(found().all_components()) & set(own_classes())
     assert len(ours) > 200
     for name in ours:
         text = ready(found(), name)
@@ -253,7 +253,7 @@ def test_only_components_that_are_meant_to_fit_two_unrelated_protocols():
     shared: dict[frozenset[str], set[str]] = {}
     for one, other in combinations(protocols, 2):
         if one not in other.__mro__ and other not in one.__mro__:
-            both = set(found().filling(one)) & set(found().filling(other))
+            both = set(found().components_for(one)) & set(found().components_for(other))
             ours = {name.rpartition(".")[2] for name in both if name.startswith("nemo_vfm.")}
             shared[frozenset({one.__name__, other.__name__})] = ours
     assert {pair: names for pair, names in shared.items() if names} == {
@@ -330,7 +330,7 @@ def test_the_classes_that_are_found_are_those_of_the_syntax_trees_but_for_slow_m
     assert [name for name in classes if name in own_classes()] == list(own_classes())
     apart = {name.rpartition(".")[0] for name in set(classes) - set(own_classes())}
     assert "nemo_vfm.parallel.megatron.schedule" in apart and len(apart) < 30
-    assert set(classes) <= set(everything(OURS)), "those of slow modules have short names, too"
+    assert set(classes) <= set(all_names(OURS)), "those of slow modules have short names, too"
 
 
 def test_short_names_are_found_without_importing_anything():

@@ -16,7 +16,7 @@ from nemo_vfm.cli.planning.layout_words import binary, gib
 from nemo_vfm.config import build, compose
 from nemo_vfm.core.types.job import HasNeeds
 from nemo_vfm.parallel.plan.static_memory import state_of
-from nemo_vfm.perf.planner import Answer, Planner
+from nemo_vfm.perf.planner import Planner, PlanResult
 from nemo_vfm.train.job import Train
 from nemo_vfm.workflow import Workflow
 from tests.support.recipe_folder import ROOT, WIDE
@@ -166,7 +166,9 @@ def planned(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, A
     ],
 )
 def test_check_and_plan_say_one_number_and_one_verdict_of_every_recipe_on_several_gpus(path, capsys, monkeypatch):
-    monkeypatch.setattr(Planner, "answer", lambda self, gpus: Answer(gpus, (), (), None))  # own layout alone matters
+    monkeypatch.setattr(
+        Planner, "answer", lambda self, gpus: PlanResult(gpus, (), (), None)
+    )  # own layout alone matters
     (gpus, *_) = re.findall(r"--gpus (\d+)", path.read_text())
     words = [str(path), "--gpus", gpus]
     found = planned(words, capsys)

@@ -9,7 +9,7 @@ import pytest
 from nemo_vfm.cli import divergence_sides
 from nemo_vfm.cli.main import main
 from nemo_vfm.cli.verbs import parity as verb
-from nemo_vfm.parallel.plan.layout_cases import Layout
+from nemo_vfm.parallel.plan.layout_cases import LayoutCase
 from nemo_vfm.parallel.verify import parity, rank_pool
 from tests.parallel.test_parity import off_by_a_little
 from tests.support.ranks import POOL
@@ -51,8 +51,12 @@ def test_the_quick_table_of_two_ranks_is_as_it_should_be(capsys: pytest.CaptureF
 @pytest.mark.soak  # tests/parallel/fp8 compares layouts
 def test_in_fp8_every_layout_is_one_device_that_passes_as_many_samples(capsys: pytest.CaptureFixture[str], monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    layouts = [Layout({"tensor": 2, "sequence": True}), Layout({"shard": 2, "microbatches": 2}), Layout({"context": 2})]
-    monkeypatch.setattr(verb, "_chosen", lambda *_: layouts)
+    layouts = [
+        LayoutCase({"tensor": 2, "sequence": True}),
+        LayoutCase({"shard": 2, "microbatches": 2}),
+        LayoutCase({"context": 2}),
+    ]
+    monkeypatch.setattr(verb, "_choose_layouts", lambda *_: layouts)
     assert main(["parity", "llm/nemotron4_1b", "precision=fp8", "--ranks", "2"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "in FP8 (recipe current) and float64" in shown and "3 equal, 1 of 1 controls detected" in shown
@@ -61,7 +65,7 @@ def test_in_fp8_every_layout_is_one_device_that_passes_as_many_samples(capsys: p
 @pytest.mark.cluster
 def test_a_row_that_differs_ends_with_one(capsys: pytest.CaptureFixture[str], monkeypatch):
     monkeypatch.setattr(parity, "differences", off_by_a_little)
-    monkeypatch.setattr(verb, "_chosen", lambda *_: [Layout({"tensor": 2})])
+    monkeypatch.setattr(verb, "_choose_layouts", lambda *_: [LayoutCase({"tensor": 2})])
     assert main(["parity", SMALL, "--ranks", "2", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert not told["equal"] and [row["verdict"] for row in told["rows"]] == ["differs", "seen"]

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from nemo_vfm.cli.planning import layout_ingredient, plan_page
-from nemo_vfm.cli.planning.plan_request import PlanRequest, Sample, parse_request, sample_of
+from nemo_vfm.cli.planning.plan_request import PlannedSample, PlanRequest, parse_request, sample_of
 from nemo_vfm.cli.verbs import plan
 from nemo_vfm.cli.verbs.plan import with_cluster
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.perf.planner import Answer, Choice, Planner
+from nemo_vfm.perf.planner import LayoutChoice, Planner, PlanResult
 from tests.support.recipe_folder import ROOT
 
 SMALL = str(ROOT / "recipes/diffusion/train_small.yaml")
@@ -128,13 +128,15 @@ LARGE = ["model.width=2048", "model.depth=20", "model.heads=16", "data.batch_siz
 )
 def test_a_remedy_that_is_applied_makes_the_plan_say_that_it_fits(gpus, given, kitchen, capsys, monkeypatch):
     """Every line of the page, as a command line takes it."""
-    lines: list[tuple[list[str], Choice]] = []
+    lines: list[tuple[list[str], LayoutChoice]] = []
     drawn = plan_page.words
     monkeypatch.setattr(plan_page, "words", lambda asked, one: lines.append((drawn(asked, one), one.choice)) or [])
     words = ["plan", SMALL, "--gpus", str(gpus), "--gpu", "l4", *SAMPLE, *LARGE, *given]
     kitchen.main(*words)
     assert lines and "What would make it fit\n" in capsys.readouterr().out
-    monkeypatch.setattr(Planner, "answer", lambda self, gpus: Answer(gpus, (), (), None))  # own layout alone matters
+    monkeypatch.setattr(
+        Planner, "answer", lambda self, gpus: PlanResult(gpus, (), (), None)
+    )  # own layout alone matters
     for changes, choice in lines:
         kitchen.main(*words, *changes, "--json")
         own = json.loads(capsys.readouterr().out)["own"]
@@ -228,7 +230,9 @@ def test_a_sample_is_as_large_as_the_first_who_knows_says(tmp_path):
     sizes = {name: SimpleNamespace(num_frames=t, height=h, width=w) for name, (t, h, w) in shapes.items()}
     codec = SimpleNamespace(latent_shape=lambda t, h, w: (4, 1 + t // 8, h // 4, w // 4))
 
-    def sized(model: Video, latents: str | None = None, buckets: object = None, encoder: object = None) -> Sample:
+    def sized(
+        model: Video, latents: str | None = None, buckets: object = None, encoder: object = None
+    ) -> PlannedSample:
         data = SimpleNamespace(buckets=SimpleNamespace(buckets=sizes) if buckets else None)
         job = SimpleNamespace(data=data, task=SimpleNamespace(codec=codec, text_encoder=encoder))
         return sample_of(job, model, recipe, latents=latents, tokens=None)

@@ -385,7 +385,7 @@ def test_the_heartbeat_beats(tmp_path, monkeypatch):
     beats = []
     state = run_folder.Status(tmp_path)
     monkeypatch.setattr(state, "write", lambda text: beats.append(text))
-    with state.running():
+    with state.heartbeat():
         time.sleep(0.2)
     assert len(beats) > 2
 

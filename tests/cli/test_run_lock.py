@@ -120,7 +120,7 @@ def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path):
 
 def test_a_process_that_ended_and_was_not_waited_for_is_dead(tmp_path):
     child = forked(lambda: lock(tmp_path).__enter__())
-    until(lambda: module._born(child) == "dead")
+    until(lambda: module._start_time(child) == "dead")
     with lock(tmp_path):
         pass
     os.waitpid(child, 0)
@@ -316,7 +316,7 @@ def test_a_signal_while_a_run_waits_for_a_lock_ends_it_in_a_sentence_and_leaves_
 @pytest.mark.parametrize(("number", "status"), SIGNALS)
 @pytest.mark.parametrize("where", [
     "nemo_vfm.cli.verbs.run.composed_recipe", "nemo_vfm.core.ranks.adopt_slurm",
-    "nemo_vfm.runtime.checks.meta_build.built", "nemo_vfm.config.writes_outside",
+    "nemo_vfm.runtime.checks.meta_build.build_on_meta", "nemo_vfm.config.writes_outside",
     "nemo_vfm.runtime.run_folder.open_folder", "nemo_vfm.runtime.run_folder.manifest",
 ])  # fmt: skip
 @pytest.mark.parametrize("hidden", [False, True], ids=["", "behind an error of an import"])
@@ -354,7 +354,7 @@ def test_a_signal_while_one_of_two_ranks_waits_for_a_lock_ends_both_with_75(tmp_
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no start times to read")
 def test_a_process_is_known_by_its_start():
-    assert module._born(os.getpid()).isdigit() and module._born(2**22 + 1) == "never"
+    assert module._start_time(os.getpid()).isdigit() and module._start_time(2**22 + 1) == "never"
 
 
 @pytest.mark.parametrize(("pid", "right"), [

@@ -93,7 +93,7 @@ def test_every_composed_recipe_is_complete(file):
     assert "defaults" not in values and complaint(recipes(), values) == ""
 
 
-@pytest.mark.parametrize("name", found().filling(Job))
+@pytest.mark.parametrize("name", found().components_for(Job))
 def test_what_explain_prints_of_a_job_fits(name):
     assert complaint(recipes(), read_values(ready(found(), name), name)) == ""
 

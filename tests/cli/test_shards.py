@@ -17,7 +17,7 @@ from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.shards.shard_paths import named_shards
 from nemo_vfm.data.shards.shard_upload import upload_shards
-from nemo_vfm.explain.shards.sample_pictures import Frame, blocks, first_frames, sheet
+from nemo_vfm.explain.shards.sample_pictures import SheetPicture, blocks, first_frames, sheet
 from nemo_vfm.explain.shards.shard_summary import histogram, whole_histogram
 from tests.data.conftest import mp4
 from tests.support.object_store import BUCKET
@@ -119,12 +119,12 @@ def test_the_sheet_shows_the_frames_themselves(kitchen, capsys, films, latents):
 def test_characters_of_a_terminal_hold_two_pixels_each():
     picture = np.zeros((4, 8, 3), np.uint8)
     picture[1, 3], picture[2, 5] = (255, 0, 0), (0, 0, 255)
-    lines = blocks([Frame(picture, "")], 8)
+    lines = blocks([SheetPicture(picture, "")], 8)
     assert len(lines) == 2 and all(line.count("▀") == 8 for line in lines)
     cells = [re.findall(r"\x1b\[38;2;(\d+);(\d+);(\d+)m\x1b\[48;2;(\d+);(\d+);(\d+)m", line) for line in lines]
     assert cells[0][3] == ("0", "0", "0", "255", "0", "0") and cells[1][5] == ("0", "0", "255", "0", "0", "0")
     assert all(line.endswith("\x1b[0m") for line in lines)
-    tall = Frame(np.zeros((400, 10, 3), np.uint8), "x" * 200)
+    tall = SheetPicture(np.zeros((400, 10, 3), np.uint8), "x" * 200)
     assert sheet([tall] * 5).shape[1] == 6 + 4 * 326
 
 

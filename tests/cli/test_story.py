@@ -16,9 +16,9 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.data.shards.shard_files import ShardWriter
-from nemo_vfm.explain.clip.clip_report import _FAMILIES, _UNITS, Standing
+from nemo_vfm.explain.clip.clip_report import _FAMILIES, _UNITS, RuleResult
 from nemo_vfm.explain.clip.rule_verdicts import Margin, spares_at
-from nemo_vfm.explain.clip.write_report import _margin, _standing
+from nemo_vfm.explain.clip.write_report import _margin, _rank_text
 from tests.support import films
 from tests.support.repository import ROOT
 
@@ -256,7 +256,7 @@ def test_how_far_a_clip_is_from_a_threshold_is_said_on_the_side_where_it_is(valu
     (1, 0, 1, "the only one"), (10, None, 4, "as 4 of 10"), (10, 8, 1, "above 80 % of 10"),
 ])  # fmt: skip
 def test_a_rank_is_said_with_its_ties_and_at_both_ends(among, lower, equal, text):
-    assert _standing(Standing("x", 1.0, "", among, lower, equal)) == text
+    assert _rank_text(RuleResult("x", 1.0, "", among, lower, equal)) == text
 
 
 @pytest.mark.parametrize(("frame", "nearest"), [(31, 0), (41, 0), (42, 54), (53, 54), (9999, 54)])

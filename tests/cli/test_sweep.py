@@ -120,7 +120,7 @@ def test_a_folder_that_the_environment_names_is_written_down_by_its_name_alone(k
     found = sweep_plan(parser.parse_args(words))
     assert found.folder == Path("somewhere/runs")
     for point in found.points:
-        row = sweep_table.waiting(found, point)
+        row = sweep_table.waiting_row(found, point)
         assert "run_dir=${env:WHERE}/runs/" + point.name in row["words"] and "somewhere" not in json.dumps(row)
 
 

@@ -56,7 +56,7 @@ def test_no_argument_of_a_shipped_recipe_lacks_a_value_and_what_is_shown_could_b
 
 
 def test_every_default_of_every_component_can_be_written_in_a_recipe(known: Catalogue) -> None:
-    ours = [name for name in known.reached() if name.startswith("nemo_vfm.")]
+    ours = [name for name in known.all_components() if name.startswith("nemo_vfm.")]
     assert len(ours) > 100
     assert [
         f"{name}.{argument.name}"
@@ -67,7 +67,7 @@ def test_every_default_of_every_component_can_be_written_in_a_recipe(known: Cata
 
 
 def test_no_constructor_builds_a_component_with_values_that_no_recipe_shows(known: Catalogue) -> None:
-    kinds = {target for name in known.reached() if inspect.isclass(target := known.known[name])}
+    kinds = {target for name in known.all_components() if inspect.isclass(target := known.known[name])}
     assert [f"{kind.__qualname__}: {text}" for kind in sorted(kinds, key=str) for text in hidden(kind, kinds)] == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from nemo_vfm.config import RecipeError, build, hints
-from nemo_vfm.config.build import masked
+from nemo_vfm.config.build import mask_secrets
 from nemo_vfm.config.slot_fit import fits
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.types.factory import Factory
@@ -214,5 +214,5 @@ def test_a_union_below_unions_is_not_tried_in_every_combination(kitchen):
     ],
 )
 def test_a_part_of_a_secret_is_hidden_too(text, shown):
-    assert masked(text, ["hunter22-abcdef"]) == shown
-    assert masked("1 of 12", ["1", "12"]) == "1 of 12"
+    assert mask_secrets(text, ["hunter22-abcdef"]) == shown
+    assert mask_secrets("1 of 12", ["1", "12"]) == "1 of 12"

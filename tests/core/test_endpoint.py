@@ -18,7 +18,7 @@ from nemo_vfm.core.network.endpoint import (
     EndpointTimeout,
     EndpointUnreachable,
 )
-from nemo_vfm.core.network.permission import Allowed, Permissions
+from nemo_vfm.core.network.permission import AllowedHost, Permissions
 from nemo_vfm.core.network.retry import retry_after
 from nemo_vfm.core.network.ssrf_guard import service_url
 from nemo_vfm.core.secret import conceal
@@ -126,7 +126,7 @@ def test_the_wait_that_a_service_requests_is_seconds_or_a_moment(text, seconds, 
 
 def test_a_host_that_is_allowed_only_outside_the_network_is_not_asked_inside(server):
     origin = service_url(server.url).origin
-    outside = Permissions((Allowed(origin, private=False),))
+    outside = Permissions((AllowedHost(origin, private=False),))
     with pytest.raises(UserError, match="allow_private"):
         chat(server, permissions=outside).say(ASK)
     assert not server.paths

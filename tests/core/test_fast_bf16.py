@@ -24,12 +24,12 @@ def test_without_a_word_of_the_user_the_processor_answers(instructions: str, mon
 
 
 def test_auto_computes_in_bf16_exactly_where_that_is_fast(fast_bf16: bool) -> None:
-    dtype, reason = Precision("auto").resolved()
+    dtype, reason = Precision("auto").resolve()
     assert (
         dtype == (torch.bfloat16 if fast_bf16 else torch.float32) and ("bfloat16 is slow here" in reason) != fast_bf16
     )
     assert Precision("auto").narrowest() == ("bf16" if fast_bf16 else "fp32")
-    assert Precision("bf16").resolved()[0] == torch.bfloat16 and Precision("fp32").resolved()[0] == torch.float32
+    assert Precision("bf16").resolve()[0] == torch.bfloat16 and Precision("fp32").resolve()[0] == torch.float32
 
 
 def test_another_word_than_0_or_1_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

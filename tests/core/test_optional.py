@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from nemo_vfm.core.errors import MissingPackage
-from nemo_vfm.core.optional import GIVEN, declared, install_line, needed, needs_packages, require
+from nemo_vfm.core.optional import GIVEN, declared_packages, install_line, needed_packages, needs_packages, require
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def test_a_derived_class_needs_what_its_base_needs_and_its_own():
     class Derived(Base): ...
 
     def modules(**given: object) -> list[str]:
-        return [name for need in needed(Derived, given) for name in need.modules]
+        return [name for need in needed_packages(Derived, given) for name in need.modules]
 
-    assert [need.modules for need in declared(Base)] == [("a",)]
+    assert [need.modules for need in declared_packages(Base)] == [("a",)]
     assert modules() == ["a", "b"] and modules(kind="y") == ["a"] and modules(kind="y", more="z") == ["a", "c"]
-    assert [str(need) for need in declared(Derived)] == ["a", "c where more is given", "b where kind is x"]
+    assert [str(need) for need in declared_packages(Derived)] == ["a", "c where more is given", "b where kind is x"]

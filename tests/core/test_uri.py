@@ -40,7 +40,7 @@ def test_an_object_that_is_replaced_by_one_of_the_same_size_has_another_stamp(mo
     kinds = SimpleNamespace(FileSelector=lambda *_, **__: None, FileType=SimpleNamespace(File=file))
     monkeypatch.setattr(object_store, "_arrow", lambda: kinds)
 
-    def listed(*times: int) -> list[object_store.Item]:
+    def listed(*times: int) -> list[object_store.StoredObject]:
         found = [SimpleNamespace(path=f"{HOME.path}/{n}", size=5, mtime_ns=t, type=file) for n, t in enumerate(times)]
         store = SimpleNamespace(get_file_info=lambda _: [*found, SimpleNamespace(type=folder)])
         monkeypatch.setattr(object_store, "_system", lambda scheme: SimpleNamespace(fs=store))

@@ -14,7 +14,7 @@ from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.execute.inline_executor import Inline
-from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
+from nemo_vfm.curate.output.transcode import Encode, EncodedMedia, Transcode
 from nemo_vfm.curate.redecide import Redecide
 from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from nemo_vfm.curate.score.decoder_flags import DecoderFlags
@@ -137,7 +137,7 @@ def test_a_clip_of_an_interlaced_film_has_the_same_bytes_whichever_clips_are_enc
     clips = [{"id": str(first), "span": [first, first + 12], "fps": 12.0} for first in (0, 12, 24)]
     films = []
     for wanted in (clips, clips[1:2]):
-        media = Media(tmp_path / str(len(wanted)), "x", tmp_path / "shards")
+        media = EncodedMedia(tmp_path / str(len(wanted)), "x", tmp_path / "shards")
         request = {"path": str(path), "name": "a.mp4", "source_id": "", "state": None, "clips": wanted}
         assert not any(reply.fact["message"] for reply in Encode(Transcode(), {}, media)(request, lambda count: None))
         films.append(media.path("12").read_bytes())

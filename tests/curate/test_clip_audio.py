@@ -11,7 +11,7 @@ from av.stream import Disposition
 
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.inline_executor import Inline
-from nemo_vfm.curate.output.transcode import Media, Transcode
+from nemo_vfm.curate.output.transcode import EncodedMedia, Transcode
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.video.audio import clip_audio, read_audio
 from nemo_vfm.data.video.decode import open_video
@@ -181,7 +181,7 @@ def test_sound_that_is_damaged_costs_the_sound_and_not_the_clip(tmp_path, monkey
     def broken(*_):
         raise av.error.InvalidDataError(1, "Invalid data found")
 
-    monkeypatch.setattr("nemo_vfm.data.video.audio._kept", broken)
+    monkeypatch.setattr("nemo_vfm.data.video.audio._copy_sound", broken)
     samples, account = curated(tmp_path / "videos", tmp_path / "run")
     assert {facts["audio"] for facts, _ in samples} == {"failed"} and account["kept"] == 0
     assert sum(account["failed"].values()) == account["in"] == 3
@@ -211,7 +211,9 @@ def test_packets_that_the_muxer_refuses_are_decoded_instead(tmp_path, monkeypatc
 
 
 def test_films_with_and_without_their_sound_have_places_of_their_own(tmp_path):
-    assert Media.of(tmp_path, tmp_path, Transcode(), {}) != Media.of(tmp_path, tmp_path, Transcode(audio="drop"), {})
+    assert EncodedMedia.of(tmp_path, tmp_path, Transcode(), {}) != EncodedMedia.of(
+        tmp_path, tmp_path, Transcode(audio="drop"), {}
+    )
 
 
 def test_a_file_that_cannot_be_opened_gives_a_failure(tmp_path):

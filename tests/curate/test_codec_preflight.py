@@ -14,7 +14,7 @@ from nemo_vfm.curate.examine.findings import Findings
 from nemo_vfm.curate.examine.frame_stream import Walk
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.media_pipeline import GPU_REST, GPU_SLICE
-from nemo_vfm.curate.output.transcode import Media, Transcode
+from nemo_vfm.curate.output.transcode import EncodedMedia, Transcode
 from nemo_vfm.curate.record.ledger import FileRecord, MediaInfo, SourceFile
 from nemo_vfm.curate.score.codec_motion import CodecMotion
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
@@ -38,7 +38,7 @@ def film(tmp_path: Path) -> Path:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """NVDEC works, and is the CPU."""
     monkeypatch.setattr(codecs, "nvdec_why_not", lambda: None)
-    monkeypatch.setattr(pyav_reader, "_accelerated", lambda decode: None)
+    monkeypatch.setattr(pyav_reader, "_hw_accel", lambda decode: None)
 
 
 @WITHOUT
@@ -98,8 +98,12 @@ def test_what_was_made_with_nvdec_is_not_taken_for_what_the_cpu_makes(film: Path
 
 
 def test_decoding_on_the_cpu_names_nothing_anew(tmp_path: Path):
-    assert Media.of(tmp_path, tmp_path, Transcode(), {}) == Media.of(tmp_path, tmp_path, Transcode(), {}, "cpu")
-    assert Media.of(tmp_path, tmp_path, Transcode(), {}) != Media.of(tmp_path, tmp_path, Transcode(), {}, "nvdec")
+    assert EncodedMedia.of(tmp_path, tmp_path, Transcode(), {}) == EncodedMedia.of(
+        tmp_path, tmp_path, Transcode(), {}, "cpu"
+    )
+    assert EncodedMedia.of(tmp_path, tmp_path, Transcode(), {}) != EncodedMedia.of(
+        tmp_path, tmp_path, Transcode(), {}, "nvdec"
+    )
     shots = [Findings(tmp_path, tmp_path, AdaptiveSplit(), 256, {}, where)._shots._folder for where in ("cpu", "nvdec")]
     assert shots[0] == Findings(tmp_path, tmp_path, AdaptiveSplit(), 256, {})._shots._folder != shots[1]
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nemo_vfm.curate.execute.ordered import finished
+from nemo_vfm.curate.execute.ordered import map_as_completed
 from nemo_vfm.curate.media_pipeline import encode_missing
 from nemo_vfm.curate.output.transcode import Encode, Transcode
 from nemo_vfm.curate.record.ledger import ClipRecord, FileRecord, MediaInfo, SourceFile
@@ -22,7 +22,7 @@ def test_all_others_are_done_while_the_first_is_not():
         return -item
 
     seen = []
-    for number, result in finished(work, range(20), workers=2):
+    for number, result in map_as_completed(work, range(20), workers=2):
         seen.append(number)
         assert result == -number
         if len(seen) == 19:
@@ -34,7 +34,7 @@ def test_all_others_are_done_while_the_first_is_not():
 def test_what_one_piece_raises_ends_the_rest():
     given_up = []
     with pytest.raises(ZeroDivisionError):
-        list(finished(lambda item: 1 / item, range(9), workers=1, give_up=lambda: given_up.append(1)))
+        list(map_as_completed(lambda item: 1 / item, range(9), workers=1, give_up=lambda: given_up.append(1)))
     assert given_up == [1]
 
 

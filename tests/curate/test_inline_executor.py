@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from nemo_vfm.curate.execute import inline_executor
-from nemo_vfm.curate.execute.work_units import Throughput
+from nemo_vfm.curate.execute.work_units import StepThroughput
 
 
 def test_a_step_is_busy_while_it_is_asked_and_not_while_others_work(monkeypatch):
@@ -16,7 +16,7 @@ def test_a_step_is_busy_while_it_is_asked_and_not_while_others_work(monkeypatch)
             yield number
         now[0] += 1
 
-    took = Throughput("step", 1)
-    for _ in inline_executor.timed(parts(), took, watch=None):
+    took = StepThroughput("step", 1)
+    for _ in inline_executor.time_parts(parts(), took, watch=None):
         now[0] += 50
     assert (took.parts, took.busy_s) == (3, 7)

@@ -22,7 +22,7 @@ from nemo_vfm.curate.examine.sandbox import Child
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.job import Curate
-from nemo_vfm.curate.output.transcode import Media, Transcode
+from nemo_vfm.curate.output.transcode import EncodedMedia, Transcode
 from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from nemo_vfm.curate.score.motion import Motion
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
@@ -259,7 +259,7 @@ def test_a_film_damaged_in_the_middle_is_used_up_to_there_and_the_rest_is_said(t
 
 def test_a_clip_that_cannot_be_encoded_fails_and_its_copy_takes_its_place(films, done, tmp_path):
     curation = job(films)
-    media = Media.of(tmp_path / "work/clips", tmp_path / "shards", curation.transcode, curation.restore)
+    media = EncodedMedia.of(tmp_path / "work/clips", tmp_path / "shards", curation.transcode, curation.restore)
     for row in rows(done):
         if row["source"] == "good.mp4":
             (media.path(row["clip_id"]) / "in the way").mkdir(parents=True)

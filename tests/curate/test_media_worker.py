@@ -4,8 +4,8 @@ import threading
 import time
 from dataclasses import dataclass
 
-from nemo_vfm.curate.examine.sandbox import Limits, MediaWork, Reply
-from nemo_vfm.curate.execute.work_units import Item, Tick
+from nemo_vfm.curate.examine.sandbox import ChildLimits, ChildReply, MediaWork
+from nemo_vfm.curate.execute.work_units import Tick, WorkItem
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Endless:
     """Says that it lives, and never ends."""
 
     def __call__(self, request, tick):
-        yield Reply({"begun": True})
+        yield ChildReply({"begun": True})
         while True:
             time.sleep(0.05)
             tick(48)
@@ -21,10 +21,10 @@ class Endless:
 
 def test_an_item_that_was_stopped_is_not_begun_anew(tmp_path):
     """Ctrl-C waited for the whole film, since a second child decoded it from its first frame on."""
-    worker, parts, begun = MediaWork(Endless(), Limits()).start(), [], threading.Event()
+    worker, parts, begun = MediaWork(Endless(), ChildLimits()).start(), [], threading.Event()
 
     def work():
-        for part in worker.do(Item({}, 1.0)):
+        for part in worker.do(WorkItem({}, 1.0)):
             if not isinstance(part, Tick):
                 parts.append(part.fact)
                 begun.set()
@@ -35,7 +35,7 @@ def test_an_item_that_was_stopped_is_not_begun_anew(tmp_path):
     worker.stop()
     thread.join(10)
     alive = thread.is_alive()
-    later = list(worker.do(Item({}, 1.0)))
+    later = list(worker.do(WorkItem({}, 1.0)))
     assert not alive
     assert [list(part) for part in parts] == [["begun"], ["failed"]]
     assert [list(part.fact) for part in later] == [["failed"]]

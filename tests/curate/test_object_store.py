@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nemo_vfm.core.errors import StoreError, StoreUnreachable, UserError
-from nemo_vfm.core.storage.object_store import Item, items
+from nemo_vfm.core.storage.object_store import StoredObject, items
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate import job as curate_job
@@ -178,7 +178,7 @@ def test_fetched_files_stay_within_their_bytes_with_several_at_work(bucket: Buck
         bucket.put(f"raw/{number:02d}.mp4", bytes([number]) * 1000)
     fetched, worst = FetchedFile(RAW, tmp_path, 2500), []
 
-    def use(item: Item) -> bytes:
+    def use(item: StoredObject) -> bytes:
         with fetched.held(item) as path:
             worst.append(sum(map(size, tmp_path.rglob("[!.]*.mp4"))))
             return path.read_bytes()

@@ -1,15 +1,15 @@
 """Tests that a curation without a terminal logs its progress, one line after another."""
 
 from nemo_vfm.core import log, progress
-from nemo_vfm.curate.examine.sandbox import Limits
-from nemo_vfm.curate.execute.work_units import Item, Watch
+from nemo_vfm.curate.examine.sandbox import ChildLimits
+from nemo_vfm.curate.execute.work_units import ProgressWatch, WorkItem
 from nemo_vfm.curate.media_pipeline import WorkContext
 
 
 class Ticking:
     """Stands in for an executor: two items of 30 frames, told one by one."""
 
-    def run(self, steps, items, watch: Watch):
+    def run(self, steps, items, watch: ProgressWatch):
         for number, _ in enumerate(items):
             for _ in range(30):
                 watch.tick(1)
@@ -23,7 +23,9 @@ def test_frames_are_told_to_the_log_and_to_the_status(capsys, monkeypatch):
     progress.forget()
     try:
         done = list(
-            WorkContext(Ticking(), Limits(), []).work("transcode", 60, [], [Item({"name": "a"}), Item({"name": "b"})])
+            WorkContext(Ticking(), ChildLimits(), []).work(
+                "transcode", 60, [], [WorkItem({"name": "a"}), WorkItem({"name": "b"})]
+            )
         )
         assert [number for number, _ in done] == [0, 1]
         assert progress.current() == {"doing": "transcode", "frames": 60, "total_frames": 60}

@@ -10,7 +10,7 @@ import pytest
 
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.inline_executor import Inline
-from nemo_vfm.curate.execute.ray_executor import Need, shares
+from nemo_vfm.curate.execute.ray_executor import StepResources, shares
 from nemo_vfm.curate.sources.video_source import Folder
 from tests.support.films import job, pan, texture, write_film
 from tests.support.installed import skip_without
@@ -100,11 +100,11 @@ def test_two_steps_on_ray_with_a_worker_killed_give_the_bytes_of_one_process(tmp
 @pytest.mark.parametrize(
     ("needs", "cpus", "gpus", "expected"),
     [
-        ([Need(1, 1, 0)], 4, 0, [4]),
-        ([Need(3, 1, 0), Need(1, 1, 0)], 8, 0, [6, 2]),
-        ([Need(1, 1, 0), Need(6, 0.5, 1)], 16, 4, [1, 4]),
-        ([Need(1, 0.5, 0), Need(1, 0.5, 0)], 2, 0, [2, 2]),
-        ([Need(1, 4, 0), Need(1, 4, 0)], 2, 0, [1, 1]),
+        ([StepResources(1, 1, 0)], 4, 0, [4]),
+        ([StepResources(3, 1, 0), StepResources(1, 1, 0)], 8, 0, [6, 2]),
+        ([StepResources(1, 1, 0), StepResources(6, 0.5, 1)], 16, 4, [1, 4]),
+        ([StepResources(1, 0.5, 0), StepResources(1, 0.5, 0)], 2, 0, [2, 2]),
+        ([StepResources(1, 4, 0), StepResources(1, 4, 0)], 2, 0, [1, 1]),
     ],
 )
 def test_workers_go_where_the_pipeline_is_slowest(needs, cpus, gpus, expected):

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.curate.examine.sandbox import Child, ChildDied, Limits, MediaWork, Pulse, Reply, valid
-from nemo_vfm.curate.execute.work_units import Item
+from nemo_vfm.curate.examine.sandbox import Child, ChildDied, ChildLimits, ChildReply, MediaWork, TickBatcher, valid
+from nemo_vfm.curate.execute.work_units import WorkItem
 from nemo_vfm.curate.media_pipeline import megapixels
 
 
@@ -22,7 +22,7 @@ class Misbehave:
 
     def __call__(self, request, tick):
         tick(100)
-        yield Reply({"pid": os.getpid()}, {"frames": np.arange(6, dtype=np.uint8).reshape(1, 2, 3)})
+        yield ChildReply({"pid": os.getpid()}, {"frames": np.arange(6, dtype=np.uint8).reshape(1, 2, 3)})
         match request["do"]:
             case "crash":
                 ctypes.string_at(0)
@@ -42,10 +42,10 @@ class Misbehave:
                 raise ValueError("no idea")
             case "exit":
                 os._exit(3)
-        yield Reply({"done": True})
+        yield ChildReply({"done": True})
 
 
-LIMITS = Limits(memory_gb=1.0, silence_s=30.0, cpu_s=1.0, cpu_s_per_megapixel=0.1, file_gb=0.01)
+LIMITS = ChildLimits(memory_gb=1.0, silence_s=30.0, cpu_s=1.0, cpu_s_per_megapixel=0.1, file_gb=0.01)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def child():
 
 def ask(child, do, **more):
     answers = list(child.ask({"do": do, **more}, megapixels=0.0))
-    return [a for a in answers if isinstance(a, Reply)], [a for a in answers if isinstance(a, int)]
+    return [a for a in answers if isinstance(a, ChildReply)], [a for a in answers if isinstance(a, int)]
 
 
 def test_a_child_answers_in_json_and_arrays_and_says_how_far_it_is(child):
@@ -111,7 +111,7 @@ def test_who_stops_listening_in_the_middle_does_not_leave_answers_for_the_next(c
 
 def test_work_that_dies_is_tried_once_more_in_a_fresh_child_and_its_first_answers_are_void():
     worker = MediaWork(Misbehave(), LIMITS).start()
-    replies = valid(list(worker.do(Item({"do": "crash"}))))
+    replies = valid(list(worker.do(WorkItem({"do": "crash"}))))
     worker.stop()
     assert [sorted(reply.fact) for reply in replies] == [["pid"], ["failed"]]
 
@@ -127,7 +127,7 @@ def test_a_stopped_child_is_gone(child):
 
 def test_slow_frames_are_told_one_by_one_and_quick_ones_by_the_dozen():
     now, told = [0.0], []
-    pulse = Pulse(told.append, clock=lambda: now[0])
+    pulse = TickBatcher(told.append, clock=lambda: now[0])
     for _ in range(3):
         now[0] += 20.0
         pulse.tick(1)
@@ -163,4 +163,4 @@ def test_a_child_that_works_or_waits_for_a_core_does_not_hang_however_long_it_is
 
 def test_processor_time_grows_with_pixels_and_frames(child):
     for frames, size, seconds in ((96, (3840, 2160), 1593), (96, (320, 240), 192), (0, (1, 1), 0)):
-        assert round(Limits().cpu_s_per_megapixel * megapixels(frames, *size)) == seconds
+        assert round(ChildLimits().cpu_s_per_megapixel * megapixels(frames, *size)) == seconds

@@ -11,7 +11,7 @@ import pytest
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate import job as curation
-from nemo_vfm.curate.examine.examine_file import Unchanged, state_of
+from nemo_vfm.curate.examine.examine_file import FileGuard, state_of
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.data.shards.clip_id import source_id
@@ -163,7 +163,7 @@ def test_a_film_written_over_in_the_middle_of_encoding_loses_the_clips_from_ther
 
 def test_bytes_are_read_again_once_for_each_state(films, monkeypatch):
     path = films[0] / "a.mp4"
-    same = Unchanged({"path": str(path), "name": "a.mp4", "source_id": source_id(path), "state": state_of(path)})
+    same = FileGuard({"path": str(path), "name": "a.mp4", "source_id": source_id(path), "state": state_of(path)})
     read = []
     monkeypatch.setattr(
         "nemo_vfm.curate.examine.examine_file.source_id", lambda path: read.append(1) or source_id(path)

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.sandbox import Limits, valid
-from nemo_vfm.curate.execute.work_units import Item
+from nemo_vfm.curate.examine.sandbox import ChildLimits, valid
+from nemo_vfm.curate.execute.work_units import WorkItem
 from nemo_vfm.curate.media_pipeline import encode_kept
 from nemo_vfm.curate.output import transcode
-from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
+from nemo_vfm.curate.output.transcode import Encode, EncodedMedia, Transcode
 from nemo_vfm.curate.record.ledger import ClipRecord, FileRecord, SourceFile
 from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from nemo_vfm.curate.restore.destripe import Destripe
@@ -57,7 +57,7 @@ class Broken:
 def test_a_restorer_that_fails_is_named_and_leaves_nothing(tmp_path, how, said):
     film = write_film(tmp_path / "a.mp4", pan(1))
     encode = Encode(
-        Transcode(preset="veryfast"), {"mine": Broken(how)}, Media(tmp_path / "clips", "x", tmp_path / "shards")
+        Transcode(preset="veryfast"), {"mine": Broken(how)}, EncodedMedia(tmp_path / "clips", "x", tmp_path / "shards")
     )
     clips = [{"id": "one", "span": [0, 24], "fps": 12.0}]
     request = {"path": str(film), "name": "a.mp4", "source_id": "", "state": None, "clips": clips}
@@ -68,15 +68,15 @@ def test_a_restorer_that_fails_is_named_and_leaves_nothing(tmp_path, how, said):
 
 def test_restorers_in_another_order_make_other_clips(tmp_path):
     stripes, bars = Destripe(), Letterbox()
-    one = Media.of(tmp_path, tmp_path, Transcode(), {"stripes": stripes, "bars": bars})
-    other = Media.of(tmp_path, tmp_path, Transcode(), {"bars": bars, "stripes": stripes})
+    one = EncodedMedia.of(tmp_path, tmp_path, Transcode(), {"stripes": stripes, "bars": bars})
+    other = EncodedMedia.of(tmp_path, tmp_path, Transcode(), {"bars": bars, "stripes": stripes})
     assert one.stamp != other.stamp
 
 
 @pytest.mark.parametrize("restore", [{}, {"mine": Broken("nothing")}])
 def test_each_frame_is_told_when_it_is_encoded(tmp_path, restore, monkeypatch):
     film = write_film(tmp_path / "a.mp4", pan(1))
-    encode = Encode(Transcode(preset="veryfast"), restore, Media(tmp_path / "clips", "x", tmp_path / "shards"))
+    encode = Encode(Transcode(preset="veryfast"), restore, EncodedMedia(tmp_path / "clips", "x", tmp_path / "shards"))
     clips = [{"id": "one", "span": [0, 10], "fps": 12.0}, {"id": "two", "span": [10, 24], "fps": 12.0}]
     request = {"path": str(film), "name": "a.mp4", "source_id": "", "state": None, "clips": clips}
     told, before_files = [], []
@@ -97,7 +97,7 @@ def test_each_frame_is_told_when_it_is_encoded(tmp_path, restore, monkeypatch):
 
 def test_a_long_clip_is_told_while_it_is_encoded_up_to_what_an_encoder_holds_back():
     told = []
-    frames = transcode._Sized([np.zeros((2, 2, 3), np.uint8)] * 300, [1] * 300, told.append)
+    frames = transcode._CountedFrames([np.zeros((2, 2, 3), np.uint8)] * 300, [1] * 300, told.append)
     assert len(list(frames)) == 300 and sum(told) == 300 - transcode._HELD_BACK
     frames.close()
     assert sum(told) == 300
@@ -111,11 +111,11 @@ def test_a_child_that_dies_over_encoding_is_said_to_have_encoded(tmp_path):
 
     def work(title, total, steps, items):
         worker = replace(steps[0].work, operation=Misbehave()).start()
-        yield from ((number, valid(list(worker.do(Item({"do": "exit"}))))) for number, _ in enumerate(items))
+        yield from ((number, valid(list(worker.do(WorkItem({"do": "exit"}))))) for number, _ in enumerate(items))
         worker.stop()
 
-    hands = SimpleNamespace(limits=Limits(), work=work)
-    encode = Encode(Transcode(), {}, Media(tmp_path, "x", tmp_path / "shards"))
+    hands = SimpleNamespace(limits=ChildLimits(), work=work)
+    encode = Encode(Transcode(), {}, EncodedMedia(tmp_path, "x", tmp_path / "shards"))
     encode_kept([file], [record], encode, hands, decide=lambda records: None, ready=lambda: None)
     assert record.message == "a.mp4: its encoding ended with exit status 3"
 
@@ -134,7 +134,7 @@ def test_clips_of_hdr_are_sdr_and_say_so_turned_oblong_odd_or_restored(tmp_path,
     ):
         made = film([picture[:, :width]] * 3, transfer, turned=turned, aspect=aspect, pix_fmt="yuv444p10le")
         (path := tmp_path / f"{case}.mp4").write_bytes(made)
-        media = Media(tmp_path / "clips", "x", tmp_path / "shards")
+        media = EncodedMedia(tmp_path / "clips", "x", tmp_path / "shards")
         clips = [{"id": str(case), "span": [0, 3], "fps": 12.0, "picture": None}]
         request = {"path": str(path), "name": path.name, "source_id": "", "state": None, "clips": clips}
         encode = Encode(Transcode(crf=1), {"mine": Broken("nothing")} if restored else {}, media)

@@ -23,7 +23,7 @@ from nemo_vfm.data.loader.batch_loader import Batches
 from nemo_vfm.data.loader.shared_fetch import UniqueBatches
 from nemo_vfm.data.shards.shard_cache import ShardCache
 from nemo_vfm.data.shards.shard_files import ShardWriter
-from nemo_vfm.data.sources.blend import Blend, Source
+from nemo_vfm.data.sources.blend import Blend, BlendSource
 from nemo_vfm.data.sources.packed import PackedLatents
 from nemo_vfm.data.sources.piped import PipedTars
 from nemo_vfm.data.sources.shard_data import ShardData
@@ -55,14 +55,14 @@ def test_the_seed_decides_among_equals() -> None:
 def test_weights_that_cannot_be_honoured_are_refused(weight: float, tmp_path: Path) -> None:
     data = ShardData(shards=tmp_path, batch_size=1)
     with pytest.raises(ValueError, match="weight"):
-        Blend(sources={"a": Source(data, weight), "b": Source(data, 1.0)})
+        Blend(sources={"a": BlendSource(data, weight), "b": BlendSource(data, 1.0)})
 
 
 def blend(folder: dict[str, Path], **changes: int) -> Blend:
     weights, sizes = {"films": 0.7, "stills": 0.3}, {"films": 2, "stills": 4}
     return Blend(
         sources={
-            name: Source(ShardData(shards=folder[name], batch_size=sizes[name], val_fraction=0.2), weights[name])
+            name: BlendSource(ShardData(shards=folder[name], batch_size=sizes[name], val_fraction=0.2), weights[name])
             for name in folder
         },
         **changes,  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ def test_validation_covers_every_source_and_never_what_is_trained_on(folders: di
 
 def test_a_source_with_workers_of_its_own_is_refused(folders: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match="sets num_workers; set it on the blend"):
-        Blend(sources={"films": Source(ShardData(shards=folders["films"], batch_size=2, num_workers=1))})
+        Blend(sources={"films": BlendSource(ShardData(shards=folders["films"], batch_size=2, num_workers=1))})
 
 
 @pytest.mark.parametrize("kind", ["shards", "packed", "blend", "together"])
@@ -146,7 +146,7 @@ def test_what_is_said_of_reading_ahead_reaches_the_reader(
         monkeypatch.setattr(reader, "__init__", lambda self, *parts, **settings: given.update(settings))
     shards = partial(ShardData, shards=latent_shards([SMALL] * 6), batch_size=2)
     data: TrainingData = (
-        Blend(sources={"all": Source(shards())}, **said) if kind == "blend" else
+        Blend(sources={"all": BlendSource(shards())}, **said) if kind == "blend" else
         PackedLatents(data=shards(**said), budget_tokens=8) if kind == "packed" else shards(**said)
     )  # fmt: skip
     if kind == "together":
@@ -186,7 +186,9 @@ def test_every_way_to_read_keeps_each_setting_that_it_is_given() -> None:
 
 def test_a_blend_may_be_a_source(folders: dict[str, Path]) -> None:
     inner = blend(folders)
-    outer = Blend(sources={"both": Source(inner, 1), "more": Source(ShardData(shards=folders["films"], batch_size=2))})
+    outer = Blend(
+        sources={"both": BlendSource(inner, 1), "more": BlendSource(ShardData(shards=folders["films"], batch_size=2))}
+    )
     frames = [batch.latents_BCTHW.shape[2] for batch in take(outer, 200)]
     assert frames.count(1) == pytest.approx(200 * 0.5 * 0.3, abs=2)
 
@@ -212,7 +214,7 @@ def test_images_and_videos_take_turns_in_a_training_step_of_the_tiny_model(tmp_p
     shapes = {"films": Bucket(32, 32, 9, 8.0), "stills": Bucket(32, 32, 1)}
     data = Blend(
         sources={
-            name: Source(ShardData(shards=tmp_path / name, batch_size=2, buckets=Buckets(buckets={"only": shape})))
+            name: BlendSource(ShardData(shards=tmp_path / name, batch_size=2, buckets=Buckets(buckets={"only": shape})))
             for name, shape in shapes.items()
         }
     )

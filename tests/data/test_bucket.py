@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.data.batching.bucket import Assigned, Bucket, Buckets
+from nemo_vfm.data.batching.bucket import Bucket, BucketChoice, Buckets
 
 BUCKETS = Buckets(
     buckets={
@@ -29,7 +29,7 @@ BUCKETS = Buckets(
     ],
 )
 def test_the_nearest_aspect_and_then_the_largest_bucket_wins(clip: tuple[int, int, int, float], expected: str) -> None:
-    assert BUCKETS.assign(*clip) == Assigned(expected)
+    assert BUCKETS.assign(*clip) == BucketChoice(expected)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_a_lossless_webp_says_its_own_size():
 
 
 def test_a_picture_that_is_larger_than_its_file_says_is_refused(monkeypatch):
-    monkeypatch.setattr(image_file, "_decoded", lambda data: (np.zeros((4, 30, 3), np.uint8), True))
+    monkeypatch.setattr(image_file, "_decode", lambda data: (np.zeros((4, 30, 3), np.uint8), True))
     monkeypatch.setattr(video_info, "MAX_FRAME_PX", 100)
     with pytest.raises(DataError, match="30x4, expected 1 to 100 pixels"):
         open_image(cv2.imencode(".png", np.zeros((5, 20, 3), np.uint8))[1].tobytes())

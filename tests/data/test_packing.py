@@ -15,9 +15,9 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.core.types.training_data import TrainingData
-from nemo_vfm.data.batching.packing import Pack, pack, packing, side_by_side
+from nemo_vfm.data.batching.packing import Pack, measure_packing, pack, side_by_side
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
-from nemo_vfm.data.sources.blend import Blend, Source
+from nemo_vfm.data.sources.blend import Blend, BlendSource
 from nemo_vfm.data.sources.packed import PackedLatents
 from nemo_vfm.data.sources.shard_data import ShardData
 from tests.data.conftest import LatentShards
@@ -83,14 +83,14 @@ def in_order(lengths: list[int], budget: int) -> list[Pack]:
 
 def test_packs_are_fuller_than_those_of_a_greedy_walk() -> None:
     lengths = torch.randint(100, 8000, (5000,), generator=torch.Generator().manual_seed(0)).tolist()
-    greedy, ours = packing(in_order(lengths, 16384), 16384), packing(pack(lengths, 16384), 16384)
+    greedy, ours = measure_packing(in_order(lengths, 16384), 16384), measure_packing(pack(lengths, 16384), 16384)
     assert ours.tokens == greedy.tokens == sum(lengths)
     assert ours.efficiency > 0.99 > 0.9 > greedy.efficiency
 
 
 def test_what_fits_exactly_fills_the_pack() -> None:
-    assert packing(pack([8, 8, 16, 4, 4, 4, 4], 16), 16).efficiency == 1.0
-    assert packing([], 16).efficiency == 1.0 and pack([], 16) == []
+    assert measure_packing(pack([8, 8, 16, 4, 4, 4, 4], 16), 16).efficiency == 1.0
+    assert measure_packing([], 16).efficiency == 1.0 and pack([], 16) == []
 
 
 @pytest.mark.parametrize(("lengths", "budget"), [([5, 17], 16), ([0], 16), ([1], 0)])
@@ -121,7 +121,7 @@ def keys_of(data: PackedLatents, count: int) -> list[tuple[str, ...]]:
 def test_packed_latents_are_training_data_that_a_blend_takes(latent_shards: LatentShards) -> None:
     data = packed(latent_shards(SHAPES * 4), packs=2)
     assert isinstance(data, ScheduledData) and isinstance(data, TrainingData) and data.batch_sizes() == {"packs": 2}
-    blend = Blend(sources={"all": Source(data)})
+    blend = Blend(sources={"all": BlendSource(data)})
     blend.start(seed=0, first_batch=0)
     assert next(iter(blend.train_dataloader())).sizes_THW
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save
 
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.data.batching.faults import Changed
+from nemo_vfm.data.batching.faults import ShardChanged
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
 from nemo_vfm.data.shards.shard_folder import LocalShard
 from nemo_vfm.data.sources.shard_data import ShardData
@@ -128,7 +128,7 @@ def test_a_tar_written_to_meanwhile_stops_the_run(latent_shards: LatentShards, c
     assert len(calls) == 2
     with (folder / "shard-000001.tar").open("ab") as tar:
         tar.write(bytes(512))
-    with pytest.raises(Changed, match="changed during training"):
+    with pytest.raises(ShardChanged, match="changed during training"):
         next(batches)
 
 

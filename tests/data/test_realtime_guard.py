@@ -96,7 +96,7 @@ def another_thread(*, raised: bool):
 @ALLOWED
 def test_only_what_became_real_time_meanwhile_is_taken_back():
     with another_thread(raised=True) as (chosen, _), another_thread(raised=False) as (ours, become_so):
-        with realtime_guard.kept():
+        with realtime_guard.drop_realtime_priority():
             become_so()
             assert os.sched_getscheduler(ours) == os.SCHED_FIFO
         assert os.sched_getscheduler(ours) == os.SCHED_OTHER
@@ -105,5 +105,5 @@ def test_only_what_became_real_time_meanwhile_is_taken_back():
 
 def test_where_nobody_can_be_asked_nothing_is_done(monkeypatch):
     monkeypatch.delattr(os, "sched_getscheduler", raising=False)
-    with realtime_guard.kept():
+    with realtime_guard.drop_realtime_priority():
         pass

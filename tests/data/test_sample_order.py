@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_vfm.data.batching.sample_order import Group, Order
+from nemo_vfm.data.batching.sample_order import BatchGroup, Order
 
 GOLDEN = [[4, 7, 3], [1, 5, 0], [2, 6, 2]]
 
 
-def groups(*sizes: tuple[int, int]) -> list[Group]:
+def groups(*sizes: tuple[int, int]) -> list[BatchGroup]:
     """(samples, batch size) of each group; sample numbers do not repeat."""
     first, made = 0, []
     for number, (count, batch_size) in enumerate(sizes):
-        made.append(Group(f"g{number}", tuple(range(first, first + count)), batch_size))
+        made.append(BatchGroup(f"g{number}", tuple(range(first, first + count)), batch_size))
         first += count
     return made
 
@@ -98,4 +98,4 @@ def test_empty_orders_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         Order([], seed=0)
     with pytest.raises(ValueError, match="0 samples"):
-        Group("g", (), 1)
+        BatchGroup("g", (), 1)

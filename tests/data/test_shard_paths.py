@@ -7,7 +7,7 @@ import pytest
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
-from nemo_vfm.data.shards.shard_paths import expanded, folders_of, named_shards
+from nemo_vfm.data.shards.shard_paths import expand_braces, folders_of, named_shards
 from nemo_vfm.data.shards.shard_upload import upload_shards
 from nemo_vfm.data.sources.shard_data import ShardData
 from tests.data.conftest import LatentShards
@@ -24,7 +24,7 @@ from tests.support.object_store import Bucket as Store
     ],
 )  # fmt: skip
 def test_braces_stand_for_names(text: str, names: list[str]) -> None:
-    assert expanded(text) == names
+    assert expand_braces(text) == names
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_braces_stand_for_names(text: str, names: list[str]) -> None:
 )
 def test_braces_that_mean_nothing_or_too_much_are_refused_at_once(text: str) -> None:
     with pytest.raises(ValueError, match=r"names|range|close"):
-        expanded(text)
+        expand_braces(text)
 
 
 def test_single_tars_and_folders_are_told_apart() -> None:

@@ -11,7 +11,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
-from nemo_vfm.data.batching.faults import Changed
+from nemo_vfm.data.batching.faults import ShardChanged
 from nemo_vfm.data.shards.shard_cache import ShardCache
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
 from nemo_vfm.data.shards.shard_upload import upload_shards
@@ -48,7 +48,7 @@ def test_a_shard_rewritten_meanwhile_with_its_old_size_and_time_stops_the_run(
     given = iter(data.train_dataloader())
     next(given)
     damage(folder, f"{6:032x}", LATENTS)
-    with pytest.raises(Changed, match=r"shard-000001\.tar changed during"):
+    with pytest.raises(ShardChanged, match=r"shard-000001\.tar changed during"):
         list(islice(given, 40))
 
 

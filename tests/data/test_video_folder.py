@@ -22,7 +22,7 @@ from nemo_vfm.curate.encode_shards import training_windows
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.shards.shard_files import ShardWriter
-from nemo_vfm.data.sources.blend import Blend, Source
+from nemo_vfm.data.sources.blend import Blend, BlendSource
 from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.data.sources.streamed import StreamedTars
 from nemo_vfm.data.sources.table_file import rows_of
@@ -298,7 +298,7 @@ def test_tables_that_cannot_be_used_are_a_sentence(name: str, content: bytes, wo
 
 
 def test_a_folder_may_be_a_source_of_a_blend(folder: Path) -> None:
-    blend = Blend(sources={"files": Source(data_of(folder))})
+    blend = Blend(sources={"files": BlendSource(data_of(folder))})
     blend.start(seed=1, first_batch=0)
     assert len({key for batch in islice(blend.train_dataloader(), 8) for key in batch.keys}) == 7
 

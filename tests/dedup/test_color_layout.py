@@ -4,10 +4,10 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.dedup.color_layout import Look
+from nemo_vfm.dedup.color_layout import ColourLayoutEmbedder
 from tests.support.films import pan
 
-look = Look().embed
+look = ColourLayoutEmbedder().embed
 
 
 def road(seed: int, *, sky: tuple[int, int, int] = (120, 160, 230)) -> np.ndarray:
@@ -48,10 +48,10 @@ def test_a_black_clip_is_like_no_other():
 
 
 def test_frames_are_spread_over_the_clip():
-    assert Look(num_frames=3).wanted(11) == [0, 5, 10]
-    assert Look().wanted(1) == [0]
+    assert ColourLayoutEmbedder(num_frames=3).wanted(11) == [0, 5, 10]
+    assert ColourLayoutEmbedder().wanted(1) == [0]
 
 
 def test_no_frames_are_refused():
     with pytest.raises(ValueError, match="num_frames is 0"):
-        Look(num_frames=0)
+        ColourLayoutEmbedder(num_frames=0)

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.dedup.sequence import alike, contained, signature
+from nemo_vfm.dedup.sequence import alike, contained_share, signature
 
 RNG = np.random.default_rng(0)
 
@@ -22,23 +22,23 @@ def signatures(frames: np.ndarray) -> np.ndarray:
 
 def test_a_piece_is_found_in_the_whole_at_any_offset():
     whole = signatures(scenery(0, 40))
-    assert min(contained(whole[first : first + 8], whole) for first in range(0, 33)) > 0.95
+    assert min(contained_share(whole[first : first + 8], whole) for first in range(0, 33)) > 0.95
 
 
 def test_which_one_comes_first_does_not_matter():
     whole = signatures(scenery(0, 30))
-    assert contained(whole, whole[5:12]) == contained(whole[5:12], whole)
+    assert contained_share(whole, whole[5:12]) == contained_share(whole[5:12], whole)
 
 
 def test_a_smaller_and_darker_copy_is_found():
     frames = scenery(1, 20)
     small = np.stack([cv2.resize(frame, (80, 60), interpolation=cv2.INTER_AREA) for frame in frames[4:14]])
-    assert contained(signatures((small * 0.8).astype(np.uint8)), signatures(frames)) > 0.9
+    assert contained_share(signatures((small * 0.8).astype(np.uint8)), signatures(frames)) > 0.9
 
 
 def test_samples_taken_between_those_of_the_whole_are_found():
     frames = scenery(2, 40, step_px=8)
-    assert contained(signatures(frames[9:29:2]), signatures(frames[::2])) > 0.9
+    assert contained_share(signatures(frames[9:29:2]), signatures(frames[::2])) > 0.9
 
 
 def test_strangers_are_not_alike():
@@ -48,18 +48,18 @@ def test_strangers_are_not_alike():
 
 def test_half_of_a_clip_that_another_shares_counts_half():
     ours, theirs = signatures(scenery(0, 20)), signatures(scenery(1, 20))
-    assert contained(np.concatenate([ours[:10], theirs[:10]]), ours) == pytest.approx(0.5, abs=0.1)
+    assert contained_share(np.concatenate([ours[:10], theirs[:10]]), ours) == pytest.approx(0.5, abs=0.1)
 
 
 def test_the_same_frames_in_another_order_are_not_a_copy():
     frames = signatures(scenery(3, 24))
-    assert contained(frames[RNG.permutation(24)], frames) < 0.7
+    assert contained_share(frames[RNG.permutation(24)], frames) < 0.7
 
 
 def test_clips_with_nothing_to_see_are_like_nobody():
     black = signatures(np.zeros((8, 60, 80, 3), np.uint8))
-    assert contained(black, black) == 0
-    assert contained(black, signatures(scenery(0, 10))) == 0
+    assert contained_share(black, black) == 0
+    assert contained_share(black, signatures(scenery(0, 10))) == 0
 
 
 def test_pairs_come_in_order_and_name_the_copies():

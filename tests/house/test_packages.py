@@ -13,7 +13,7 @@ from nemo_vfm.cli.catalogue.components import catalogue
 from nemo_vfm.config import Roots, compose, needs, trust_list
 from nemo_vfm.config.locate import GUARDED
 from nemo_vfm.config.roots import header
-from nemo_vfm.core.optional import EXTRAS, declared, needed
+from nemo_vfm.core.optional import EXTRAS, declared_packages, needed_packages
 from nemo_vfm.core.types.media_types import Decoder
 from tests.support.package_users import is_ours, reached
 from tests.support.repository import ROOT, nodes, python_files, tree, where, yaml_files
@@ -42,7 +42,7 @@ def components() -> dict[str, object]:
     """Every component of ours that fills a slot, by name."""
     found = catalogue(Roots.standard(), TRUST)
     assert not found.left_out
-    return {name: found.known[name] for name in found.reached() if is_ours(name)}
+    return {name: found.known[name] for name in found.all_components() if is_ours(name)}
 
 
 @cache
@@ -71,7 +71,7 @@ def test_each_component_declares_what_its_code_reaches_and_nothing_else():
     assert len(components()) > 200
     wrong = {}
     for name, component in components().items():
-        own = {module.partition(".")[0] for need in declared(component) for module in need.modules}
+        own = {module.partition(".")[0] for need in declared_packages(component) for module in need.modules}
         expected = {one for one in reached(name) & EXTRAS.keys() if not {("", one), (name, one)} & ELSEWHERE.keys()}
         if own != expected and name not in CHOOSERS:
             wrong[name] = f"declares {sorted(own)}, and its code reaches {sorted(expected)}"
@@ -81,7 +81,7 @@ def test_each_component_declares_what_its_code_reaches_and_nothing_else():
 def test_a_decoder_that_an_extra_brings_is_declared_where_it_is_chosen_and_none_is_needed_otherwise():
     choosers = [components()[name] for name in sorted(CHOOSERS) if name.startswith("nemo_vfm.data.sources.")]
     for component, decoder in product(choosers, get_args(Decoder)):
-        wanted = {module for need in needed(component, {"decoder": decoder}) for module in need.modules}
+        wanted = {module for need in needed_packages(component, {"decoder": decoder}) for module in need.modules}
         assert wanted == {decoder} & EXTRAS.keys(), (component, decoder)
     assert not {*get_args(Decoder)} & modules_of(setup_lists()["RUNTIME"]) and {"decord"} <= EXTRAS.keys()
 

@@ -8,7 +8,7 @@ from functools import cache
 from nemo_vfm.config import hints
 from nemo_vfm.config.slot_fit import fits
 from nemo_vfm.core.storage.uri import Address
-from nemo_vfm.core.storage.write_path import Written
+from nemo_vfm.core.storage.write_path import WriteMark
 from nemo_vfm.core.types.component import may_be_named
 from nemo_vfm.core.types.job import Job
 from tests.house.test_components import constructor, public_classes
@@ -67,7 +67,7 @@ def test_what_a_component_writes_is_a_write_path():
     wrong = []
     for component, argument in found:
         hint = typing.get_type_hints(constructor(component), include_extras=True)[argument]
-        if not (hints.says(hint, Written) or Address in (hint, *typing.get_args(hint))):
+        if not (hints.says(hint, WriteMark) or Address in (hint, *typing.get_args(hint))):
             wrong.append(f"{component.__qualname__}.{argument}")
     assert sorted(wrong) == sorted(HARMLESS), "annotate it as WritePath (nemo_vfm/core/storage/write_path.py)"
     known = {f"{component.__qualname__}.{argument}" for component, argument in found}

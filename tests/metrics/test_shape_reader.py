@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.data.video.encode import encode_mp4
-from nemo_vfm.metrics.shape_reader import SHAPES, Reading, read
+from nemo_vfm.metrics.shape_reader import SHAPES, ShapeReading, read
 from nemo_vfm.synth import shot_plan
 from nemo_vfm.synth.shot_plan import Shot, draw
 
@@ -73,12 +73,12 @@ def test_noise_of_any_strength_holds_no_object(scale: int):
     random = np.random.default_rng(scale)
     for cell in (1, 4, 8):
         noise = random.normal(128, scale, (8, 48 // cell, 48 // cell, 3)).repeat(cell, 1).repeat(cell, 2)
-        assert read(np.clip(noise, 0, 255).astype(np.uint8)) == Reading(None, None)
+        assert read(np.clip(noise, 0, 255).astype(np.uint8)) == ShapeReading(None, None)
 
 
 def test_grey_and_plain_coloured_pictures_hold_no_object():
     for colour in ((128, 128, 128), (0, 0, 0), (214, 48, 49)):
-        assert read(np.broadcast_to(np.array(colour, np.uint8), (8, 48, 48, 3))) == Reading(None, None)
+        assert read(np.broadcast_to(np.array(colour, np.uint8), (8, 48, 48, 3))) == ShapeReading(None, None)
 
 
 def test_what_is_no_video_is_refused_with_its_shape():

@@ -12,7 +12,7 @@ from nemo_vfm.models.blocks.layers import draw_weights
 from nemo_vfm.models.blocks.video_tokens import noise_levels, visible
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.noise_experts import NoiseExperts
-from nemo_vfm.parallel.plan.sharding_spec import Divisible, matching
+from nemo_vfm.parallel.plan.sharding_spec import Divisible, match_modules
 
 
 def tiny(**changes):
@@ -192,9 +192,9 @@ def test_every_name_in_the_plan_exists_and_every_block_linear_is_in_it(changes):
     assert isinstance(model, Divisible)
     modules, plan = dict(model.named_modules()), model.plan()
     for pattern in plan.patterns():
-        assert matching(pattern, modules), f"{pattern} names nothing"
+        assert match_modules(pattern, modules), f"{pattern} names nothing"
     assert isinstance(modules[plan.blocks], torch.nn.ModuleList)
-    cut = {name for pattern in (*plan.column, *plan.row) for name in matching(pattern, modules)}
+    cut = {name for pattern in (*plan.column, *plan.row) for name in match_modules(pattern, modules)}
     linears = {n for n, m in modules.items() if n.startswith("blocks.") and isinstance(m, torch.nn.Linear)}
     assert linears - cut == {name for name in linears if ".modulation." in name}
     top = {name.split(".")[0] for name in modules if name}

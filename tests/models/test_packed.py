@@ -9,9 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.core.latent_rows import rows_of, videos_of
 from nemo_vfm.core.types.task import ModelInputs
-from nemo_vfm.models.blocks.video_tokens import Row, noise_levels, row
+from nemo_vfm.models.blocks.video_tokens import TokenRow, noise_levels, row
 from nemo_vfm.models.st_dit import STDiT
-from nemo_vfm.parallel.layers.token_layout import Layout, under
+from nemo_vfm.parallel.layers.token_layout import TokenLayout, under
 from tests.support.packs import COSMOS, PLAIN, UNSURE, tiny
 
 SIZES = [(1, 4, 8), (3, 4, 4), (1, 2, 2), (2, 6, 4)]  # 8, 12, 1 and 12 tokens
@@ -78,7 +78,7 @@ def test_padding_stands_at_the_end_alone_and_each_rank_knows_whose_its_tokens_ar
     spans, samples = [], []
     for rank in range(4):
         group = Ranks(rank)
-        with under(Layout(group, group)):  # type: ignore[arg-type]
+        with under(TokenLayout(group, group)):  # type: ignore[arg-type]
             found = row(torch.tensor(SIZES), sum(map(math.prod, SIZES)), (1, 2, 2), torch.device("cpu"))
             assert found.segments == (8, 12, 1, 12, 3)
             spans.append(found.spans())
@@ -88,7 +88,7 @@ def test_padding_stands_at_the_end_alone_and_each_rank_knows_whose_its_tokens_ar
 
 
 def test_what_modulates_a_sample_gets_the_sum_of_its_tokens_gradients():
-    found = Row(((1, 2, 4), (1, 2, 6)), ((1, 1, 2), (1, 1, 3)), 0, torch.tensor([0, 0, 1, 1, 1]))
+    found = TokenRow(((1, 2, 4), (1, 2, 6)), ((1, 1, 2), (1, 1, 3)), 0, torch.tensor([0, 0, 1, 1, 1]))
     levels = noise_levels(torch.tensor([0.1, 0.2]), 2, (1, 1, 5), found)
     torch.manual_seed(0)
     x = torch.randn(2, 1, 3, dtype=torch.float64, requires_grad=True)

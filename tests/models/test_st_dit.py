@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nemo_vfm.models.blocks.layers import rotate
 from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.parallel.layers.parallel_attention import attention
-from nemo_vfm.parallel.plan.sharding_spec import matching
+from nemo_vfm.parallel.plan.sharding_spec import match_modules
 from tests.support.repository import ROOT
 
 GRID = (3, 2, 4)
@@ -56,7 +56,7 @@ def test_an_attention_of_runs_is_full_attention_with_all_others_hidden(reach, ax
     q, k = rotate(module.q_norm(q), cos, sin), rotate(module.k_norm(k), cos, sin)
     o = attention(*(one.transpose(1, 2) for one in (q, k, v)), same(axes))
     expected = module.out(o.transpose(1, 2).flatten(2))
-    found = model.blocks[0]._attended(reach, x, model.space_time(context))
+    found = model.blocks[0]._attend(reach, x, model.space_time(context))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -99,11 +99,11 @@ def test_every_name_in_the_plan_exists_and_every_block_linear_is_in_it():
     model = tiny(text_in_modulation=True, uncertainty=True, learned_positions=(4, 4, 4))
     modules, plan = dict(model.named_modules()), model.plan()
     for pattern in plan.patterns():
-        assert matching(pattern, modules), f"{pattern} names nothing"
-    cut = {name for pattern in (*plan.column, *plan.row) for name in matching(pattern, modules)}
+        assert match_modules(pattern, modules), f"{pattern} names nothing"
+    cut = {name for pattern in (*plan.column, *plan.row) for name in match_modules(pattern, modules)}
     linears = {n for n, m in modules.items() if n.startswith("blocks.") and isinstance(m, torch.nn.Linear)}
     assert linears - cut == {name for name in linears if ".modulation." in name}
-    norms = {name for pattern in plan.per_head for name in matching(pattern, modules)}
+    norms = {name for pattern in plan.per_head for name in match_modules(pattern, modules)}
     assert len(norms) == 2 * 4 * 2, "of queries and keys, in three attentions and the text's, of two blocks"
 
 

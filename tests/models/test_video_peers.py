@@ -15,7 +15,7 @@ from nemo_vfm.models.blocks.layers import RMSNormAcrossHeads
 from nemo_vfm.models.convert.video import cosmos_family, wan_family
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.wan import Wan
-from nemo_vfm.parallel.plan.sharding_spec import matching
+from nemo_vfm.parallel.plan.sharding_spec import match_modules
 from tests.support.repository import ROOT
 from tests.support.video_peers import FRAMES, HEIGHT, PEERS, WIDTH, called, inputs, made
 
@@ -183,7 +183,7 @@ def test_declared_parts_are_there_and_the_declared_cost_is_the_counted_one(name)
     peer = PEERS[name]
     model, given = ours_of(name, made(peer)), inputs(peer)
     names = [module for module, _ in model.named_modules()]
-    assert all(matching(pattern, names) for pattern in model.plan().patterns())
+    assert all(match_modules(pattern, names) for pattern in model.plan().patterns())
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(**given)
     linear = sum(op.flops for op in model.ops(ModelInputs(given, {}, torch.ones(2)).shapes()) if op.kind == "linear")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
-from nemo_vfm.core.storage.checkpoint_names import Keep, Mode, Record, surplus
+from nemo_vfm.core.storage.checkpoint_names import CheckpointRecord, Keep, Mode, surplus
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_manifest, checkpoint_writer
 
@@ -302,7 +302,7 @@ def test_a_disk_that_is_clearly_too_small_is_said_before_anything_is_written(
 @pytest.mark.parametrize(("mode", "best"), [("min", [1, 4]), ("max", [2, 3])])
 def test_the_best_are_the_smallest_or_the_largest_as_asked(mode: Mode, best: list[int]) -> None:
     values = {1: 0.1, 2: 0.9, 3: 0.8, 4: 0.2, 5: 0.5}
-    records = [Record(Path(str(step)), step, metrics={"val_loss": value}) for step, value in values.items()]
+    records = [CheckpointRecord(Path(str(step)), step, metrics={"val_loss": value}) for step, value in values.items()]
     gone = surplus(records, Keep(last=1, best=2, mode=mode))
     assert [int(path.name) for path in gone] == [step for step in (1, 2, 3, 4) if step not in best]
     equal = [replace(record, metrics={"val_loss": 0.5}) for record in records]

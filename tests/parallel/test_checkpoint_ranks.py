@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.parallel.apply.local_shard import stored
+from nemo_vfm.parallel.apply.local_shard import local_storage
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_pieces, checkpoint_reader
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from tests.support.combinations import cases
 from tests.support.ranks import on_ranks
@@ -83,9 +83,9 @@ def groups(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[s
 
 def restore(net: nn.Module, optimizer: torch.optim.Optimizer, saved: checkpoint.Checkpoint) -> None:
     """The inverse."""
-    fill(net.state_dict(), saved.groups["model"], joined())
+    fill(net.state_dict(), saved.groups["model"], gather_group())
     parameters = dict(net.named_parameters())
-    for name, state in checkpoint_reader.restored(saved.groups["optimizer"], parameters, joined()).items():
+    for name, state in checkpoint_reader.restore_state(saved.groups["optimizer"], parameters, gather_group()).items():
         for key, value in state.items():
             optimizer.state[parameters[name]][key] = checkpoint_pieces.in_layout_of(value, parameters[name])
 
@@ -100,20 +100,20 @@ def saving(rank: int, name: str, folder: str, steps: int = 3) -> str:
     net = model(name, rank)
     optimizer = adam(net)
     train(net, optimizer, 0, steps)
-    return str(checkpoint.save(Path(folder), steps, groups(net, optimizer), {"step": steps}, ranks=joined()))
+    return str(checkpoint.save(Path(folder), steps, groups(net, optimizer), {"step": steps}, ranks=gather_group()))
 
 
 def going_on(rank: int, name: str, folder: str, out: str) -> None:
     """Load in another layout, take three steps more, and save."""
     net = model(name, rank)
     for tensor in net.state_dict().values():
-        stored(tensor).zero_()
+        local_storage(tensor).zero_()
     optimizer = adam(net)
-    saved = checkpoint.newest(Path(folder), joined())
+    saved = checkpoint.newest(Path(folder), gather_group())
     assert saved is not None
     restore(net, optimizer, saved)
     train(net, optimizer, saved.step, 3)
-    checkpoint.save(Path(out), 6, groups(net, optimizer), {"step": 6}, ranks=joined())
+    checkpoint.save(Path(out), 6, groups(net, optimizer), {"step": 6}, ranks=gather_group())
 
 
 def values(folder: Path) -> dict[str, Tensor]:

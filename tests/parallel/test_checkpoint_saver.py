@@ -18,7 +18,7 @@ from nemo_vfm.core.storage.checkpoint_names import Keep
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_index, checkpoint_manifest, tensor_file
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors, fill
 from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
 from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo
@@ -149,7 +149,7 @@ def saved(model: nn.Module, averages: EMA) -> dict[str, dict[str, Tensor]]:
 
 def one_full(rank: int, folder: Path) -> list[str]:
     """Three saves, at the second of which rank 1 has no room; what each rank was told, and when."""
-    ranks, told = joined(), []
+    ranks, told = gather_group(), []
     saver = Saver(folder, ranks)
     for step in (1, 2, 3):
         try:
@@ -182,7 +182,7 @@ def both(rank: int, folder: Path, first: float = 1.0) -> None:
         model, averages = spread(rank, first + step)
         averages.weights = {name: tensor * 10 for name, tensor in averages.weights.items()}
         checkpoint.save(
-            folder, step, saved(model, averages), {"step": step}, about=CheckpointInfo("a run"), ranks=joined()
+            folder, step, saved(model, averages), {"step": step}, about=CheckpointInfo("a run"), ranks=gather_group()
         )
 
 
@@ -260,7 +260,7 @@ class Counted(SavedTensors):
 
 def counting(rank: int, folder: Path) -> tuple[int, list[float], list[float]]:
     """Bytes that this rank read for its part of weights and averages, and what they are then."""
-    ranks: Gather = joined()
+    ranks: Gather = gather_group()
     found = checkpoint.newest(folder, ranks)
     assert found is not None
     model, averages = spread(rank, 0.0)
@@ -292,7 +292,7 @@ def test_a_model_over_ranks_begins_with_the_averages_of_a_run_over_ranks(pair: P
 
 def killed(rank: int, folder: Path) -> None:
     """A good save, and one in which rank 1 dies with half of its file written."""
-    saver = Saver(folder, joined())
+    saver = Saver(folder, gather_group())
     saver.save(1, saved(*spread(rank, 1.0)), {}, KEEP, CheckpointInfo())
     saver.finish()
     if rank == 1:

@@ -168,11 +168,11 @@ def test_weights_are_read_from_a_checkpoint_a_folder_of_them_or_a_run(bucket: Bu
     run = Address(f"s3://{BUCKET}/run")
     places = {run: 12.0, run / "checkpoints": 12.0, run / "checkpoints/step-00000001": 1.0}
     for place, value in places.items():
-        with checkpoint_store.opened(place) as found:
+        with checkpoint_store.open_checkpoint(place) as found:
             assert checkpoint.load_weights(found.path, "ema")["w"][0, 0] == value
             assert found.name == f"{run}/checkpoints/step-{int(value):08d}"
         assert not found.path.exists()
-    with checkpoint_store.opened(tmp_path / "a") as found:
+    with checkpoint_store.open_checkpoint(tmp_path / "a") as found:
         assert found.path == tmp_path / "a/step-00000012"
-    with pytest.raises(UserError, match="There is no checkpoint at"), checkpoint_store.opened(run / "none"):
+    with pytest.raises(UserError, match="There is no checkpoint at"), checkpoint_store.open_checkpoint(run / "none"):
         pass

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from nemo_vfm.parallel.ranks import process_group, rank_watchdog
-from nemo_vfm.parallel.ranks.rank_watchdog import Pulse, Watch
+from nemo_vfm.parallel.ranks.rank_watchdog import Heartbeat, RankWatch
 
 
 def test_it_is_time_once_and_then_after_a_while(monkeypatch: pytest.MonkeyPatch):
     now = [100.0]
     monkeypatch.setattr(rank_watchdog.time, "monotonic", lambda: now[0])
-    one = Pulse(first_s=10, every_s=60)
+    one = Heartbeat(first_s=10, every_s=60)
     found = []
     for now[0] in (100.0, 109.0, 110.0, 111.0, 169.0, 170.0, 171.0):
         found.append(one.is_due())
@@ -20,7 +20,7 @@ def test_it_is_time_once_and_then_after_a_while(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_it_takes_a_little_time_and_nobodys_random_numbers():
-    before, one = torch.get_rng_state(), Pulse()
+    before, one = torch.get_rng_state(), Heartbeat()
     assert 0 < one.seconds() < 5
     held = one._matrices
     assert one.seconds() > 0 and one._matrices is held
@@ -35,14 +35,14 @@ def test_a_device_that_others_use_takes_longer(monkeypatch: pytest.MonkeyPatch):
         return real(*operands, out=out)
 
     monkeypatch.setattr(torch, "mm", disturbed)
-    assert Pulse().seconds() > 0.005
+    assert Heartbeat().seconds() > 0.005
 
 
 def test_alone_nothing_is_measured_and_among_others_it_is_told(monkeypatch: pytest.MonkeyPatch):
     process_group.take_pulse()  # alone
-    watch = Watch(None, 1, 2, on_lost=lambda sentence: None)  # type: ignore[arg-type]
+    watch = RankWatch(None, 1, 2, on_lost=lambda sentence: None)  # type: ignore[arg-type]
     among = process_group.World(None, watch)  # type: ignore[arg-type]
-    among.pulse = Pulse(first_s=0)
+    among.pulse = Heartbeat(first_s=0)
     monkeypatch.setattr(process_group, "_CURRENT", [among])
     process_group.take_pulse()
     told = watch._pulse_s

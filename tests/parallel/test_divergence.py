@@ -35,8 +35,8 @@ def rehearsal() -> TinyTraining:
 
 
 @pytest.fixture(scope="module")
-def alone(rehearsal: TinyTraining) -> list[activation_recorder.Step]:
-    found: list[activation_recorder.Step] = on_ranks(1, activation_recorder.steps, rehearsal, {}, COUNT)[0]
+def alone(rehearsal: TinyTraining) -> list[activation_recorder.RecordedStep]:
+    found: list[activation_recorder.RecordedStep] = on_ranks(1, activation_recorder.steps, rehearsal, {}, COUNT)[0]
     return found
 
 
@@ -47,7 +47,7 @@ def side(
     return Side(name, plan, on_ranks(plan.world, run, rehearsal, degrees, COUNT))
 
 
-def told(alone: list[activation_recorder.Step], a: Side, b: Side, tolerance: float = 1e-4) -> DivergenceReport:
+def told(alone: list[activation_recorder.RecordedStep], a: Side, b: Side, tolerance: float = 1e-4) -> DivergenceReport:
     return compare(alone, a, b, heads=HEADS, tolerance=tolerance)
 
 
@@ -96,17 +96,17 @@ def test_a_linear_that_does_not_sum_over_tensor_ranks_is_named(alone, rehearsal)
 
 def without_sums_of_norms(rank: int, *arguments: Any) -> Any:
     """Gradients that each tensor rank has a part of stay parts, on rank 1's word only where heads are."""
-    kept = weight_updater.held
+    kept = weight_updater.owned_params
 
     def mistaken(model: torch.nn.Module, mesh: Any) -> Any:
         wrong = "blocks.0.self_attention.k_norm.weight"
         return [_alone(one) if one.name == wrong else one for one in kept(model, mesh)]
 
-    weight_updater.held = mistaken
+    weight_updater.owned_params = mistaken
     try:
         return activation_recorder.steps(rank, *arguments)
     finally:
-        weight_updater.held = kept
+        weight_updater.owned_params = kept
 
 
 def _alone(one: weight_updater.ParamOwnership) -> weight_updater.ParamOwnership:

@@ -16,7 +16,7 @@ from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.checkpoint import checkpoint
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group
 from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.layers import parallel_attention, vocab_parallel_loss
@@ -160,11 +160,11 @@ def test_a_sum_over_the_ranks_of_one_head_that_is_left_out_is_seen() -> None:
 
 def without(rank: int, degrees: dict[str, Any], model: dict[str, Any], packed: bool) -> dict[str, Any]:
     """The sum over the parts of the vocabulary left out on purpose."""
-    kept, vocab_parallel_loss._reduced = vocab_parallel_loss._reduced, lambda x, how, group: x
+    kept, vocab_parallel_loss._all_reduce = vocab_parallel_loss._all_reduce, lambda x, how, group: x
     try:
         return steps(rank, degrees, model, packed)
     finally:
-        vocab_parallel_loss._reduced = kept
+        vocab_parallel_loss._all_reduce = kept
 
 
 def test_a_sum_over_the_vocabulary_that_is_left_out_is_seen() -> None:
@@ -175,7 +175,7 @@ def test_a_sum_over_the_vocabulary_that_is_left_out_is_seen() -> None:
 
 def gone_on(rank: int, degrees: dict[str, Any], folder: Path, index: int) -> tuple[float, tuple[int, ...]]:
     """One step from the newest checkpoint, if there is one, and a checkpoint: its loss, and a shape that was saved."""
-    plan, engine, ranks = ParallelPlan(**degrees), TorchEngine(), joined()
+    plan, engine, ranks = ParallelPlan(**degrees), TorchEngine(), gather_group()
     made = partial(Awake, vocab=WORDS, width=48, depth=4, heads=8, mlp_hidden=64, **SINGLE)
     optimizer = partial(torch.optim.AdamW, lr=1e-3)
     engine = engine.start(EngineInputs(made, Following(False), optimizer, Precision("fp32"), 3, plan))

@@ -13,7 +13,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.checkpoint import checkpoint
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors
 from nemo_vfm.parallel.engine import weight_updater
 from nemo_vfm.parallel.engine.param_groups import ParamGroup, grouped_optimizer
@@ -220,7 +220,7 @@ def test_a_pairs_loss_would_be_scaled_and_what_is_logged_is_not(
 def gone_on(rank: int, kind: str, degrees: dict[str, Any], folder: Path, first: int, last: int) -> list[float]:
     """Some steps from the newest checkpoint, if there is one, and a checkpoint."""
     with megatron_on_cpu() if kind == "megatron" else nullcontext():
-        plan, ranks = ParallelPlan(**degrees), joined()
+        plan, ranks = ParallelPlan(**degrees), gather_group()
         engine = started(MegatronEngine() if kind == "megatron" else TorchEngine(), plan, *MODELS["gpt"])
         if first:
             saved = checkpoint.newest(folder, ranks)
@@ -243,7 +243,7 @@ def kept_and_read(rank: int, degrees: dict[str, Any], folder: Path) -> tuple[flo
     whole_read = SavedTensors.read
     with megatron_on_cpu(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(SavedTensors, "read", counted)
-        plan, ranks = ParallelPlan(**degrees), joined()
+        plan, ranks = ParallelPlan(**degrees), gather_group()
         engine = started(MegatronEngine(), plan, *MODELS["gpt"])
         engine.step([own(plan, rank, 0)])
         groups = engine.tensors()

@@ -14,7 +14,7 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.megatron.megatron_engine import MegatronEngine
-from nemo_vfm.parallel.plan.layout_cases import Layout
+from nemo_vfm.parallel.plan.layout_cases import LayoutCase
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.verify import activation_recorder, parity
 from nemo_vfm.parallel.verify.divergence import Side, compare
@@ -61,9 +61,9 @@ def test_parity_finds_its_layouts_equal_and_sees_the_control(
 ) -> None:
     monkeypatch.setattr(parity, "differences", on_cpu)
     for degrees in (VIRTUAL, SEQUENCE, {"shard": 2}):
-        row = parity.row(POOL, rehearsal, Layout(degrees))
+        row = parity.row(POOL, rehearsal, LayoutCase(degrees))
         assert row.verdict == "equal", row
-    zero_bubble = parity.row(POOL, rehearsal, Layout({**VIRTUAL, "schedule": "zero_bubble"}))
+    zero_bubble = parity.row(POOL, rehearsal, LayoutCase({**VIRTUAL, "schedule": "zero_bubble"}))
     assert zero_bubble.verdict == "refused" and "no zero-bubble" in zero_bubble.reason
     monkeypatch.setattr(parity, "without_a_sum", on_cpu_without_a_sum)
     assert parity.control(POOL, rehearsal, 2, is_cut=True).verdict == "seen"

@@ -14,7 +14,7 @@ from nemo_vfm.models.autoencoder import CausalAutoencoder
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.wan import Wan
 from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.plan.layout_cases import Layout, all_layouts, selection
+from nemo_vfm.parallel.plan.layout_cases import LayoutCase, all_layouts, selection
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.verify import parity
 from nemo_vfm.parallel.verify.rank_pool import RankFailed
@@ -48,13 +48,13 @@ def test_in_a_selection_every_two_choices_meet_that_can(ranks: int):
     every = all_layouts(ranks, samples=SAMPLES, stages=4)
     chosen = selection(every, together=2)
 
-    def pairs(layouts: list[Layout]) -> set[frozenset[Any]]:
+    def pairs(layouts: list[LayoutCase]) -> set[frozenset[Any]]:
         return {frozenset(two) for one in layouts for two in itertools.combinations(one.choices(), 2)}
 
     assert pairs(chosen) == pairs(every) and len(chosen) < len(every)
     once = selection(every, together=1)
-    assert len(once) < len(chosen) and set().union(*map(Layout.choices, once)) == set().union(
-        *map(Layout.choices, every)
+    assert len(once) < len(chosen) and set().union(*map(LayoutCase.choices, once)) == set().union(
+        *map(LayoutCase.choices, every)
     )
 
 
@@ -70,15 +70,15 @@ def test_samples_differ_on_every_rank_and_are_the_same_for_every_layout(rehearsa
 
 
 QUICK = [
-    Layout({"microbatches": 2}),
-    Layout({"pipeline": 2, "microbatches": 2, "schedule": "zero_bubble", "virtual": 2}),
-    Layout({"shard": 2, "tensor": 2, "sequence": True}),
-    Layout({"context": 2, "replicate": 2, "attention": "ulysses"}),
+    LayoutCase({"microbatches": 2}),
+    LayoutCase({"pipeline": 2, "microbatches": 2, "schedule": "zero_bubble", "virtual": 2}),
+    LayoutCase({"shard": 2, "tensor": 2, "sequence": True}),
+    LayoutCase({"context": 2, "replicate": 2, "attention": "ulysses"}),
 ]
 
 
 @pytest.mark.parametrize("layout", cases(QUICK, QUICK[1:3]), ids=str)
-def test_a_layout_that_is_right_is_equal_to_one_device(rehearsal: TinyTraining, layout: Layout):
+def test_a_layout_that_is_right_is_equal_to_one_device(rehearsal: TinyTraining, layout: LayoutCase):
     found = parity.row(POOL, rehearsal, layout)
     assert found.verdict == "equal", found
     assert found.loss is not None and found.gradient is not None and found.gradient < parity.GRADIENT / 10
@@ -88,13 +88,13 @@ def test_a_part_that_no_input_reaches_is_no_difference():
     """Stages of a pipeline add up zeros for it; one device has no gradient at all."""
     wan = partial(Wan, in_channels=4, text_dim=16, width=48, depth=2, heads=4, mlp_hidden=64, image_dim=12)
     found = parity.row(
-        POOL, rehearsal_of(wan, FromBatch(), adamw, seed=3)[0], Layout({"pipeline": 2, "microbatches": 2})
+        POOL, rehearsal_of(wan, FromBatch(), adamw, seed=3)[0], LayoutCase({"pipeline": 2, "microbatches": 2})
     )
     assert found.verdict == "equal", found
 
 
 def test_no_parameter_is_left_out_and_none_is_asleep(rehearsal: TinyTraining):
-    layout = Layout({"pipeline": 2, "microbatches": 2})
+    layout = LayoutCase({"pipeline": 2, "microbatches": 2})
     found = on_ranks(2, parity.differences, rehearsal, layout)
     names = {name for _, by_name in found for name in by_name} - {"the norm of all"}
     assert names == {name for name, _ in small().named_parameters()}
@@ -120,7 +120,7 @@ def test_a_control_that_is_not_seen_is_not_as_it_should_be(rehearsal: TinyTraini
     assert found.verdict == "not seen" and not found.is_good
 
 
-def off_by_a_little(rank: int, rehearsal: TinyTraining, layout: Layout, steps: int = 2) -> Any:
+def off_by_a_little(rank: int, rehearsal: TinyTraining, layout: LayoutCase, steps: int = 2) -> Any:
     """One linear's weights differ on one tensor rank by a thousandth."""
     kept = apply_parallelism.split_linears
 
@@ -138,17 +138,17 @@ def off_by_a_little(rank: int, rehearsal: TinyTraining, layout: Layout, steps: i
 
 def test_a_thousandth_on_one_rank_is_seen(rehearsal: TinyTraining, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(parity, "differences", off_by_a_little)
-    found = parity.row(POOL, rehearsal, Layout({"tensor": 2}))
+    found = parity.row(POOL, rehearsal, LayoutCase({"tensor": 2}))
     assert found.verdict == "differs" and found.gradient is not None and found.gradient > parity.GRADIENT
 
 
 def test_a_layout_that_the_model_cannot_take_is_refused_with_the_reason():
     odd = rehearsal_of(partial(small, width=36, heads=3), FromBatch(), adamw, seed=3)[0]
-    found = parity.row(POOL, odd, Layout({"tensor": 2}))
+    found = parity.row(POOL, odd, LayoutCase({"tensor": 2}))
     assert found.verdict == "refused" and found.is_good and "3 attention heads cannot be divided by 2" in found.reason
 
 
-def dies(rank: int, rehearsal: TinyTraining, layout: Layout, steps: int = 2) -> Any:
+def dies(rank: int, rehearsal: TinyTraining, layout: LayoutCase, steps: int = 2) -> Any:
     if rank == 1:
         raise RuntimeError("out of order")
     return parity.differences(rank, rehearsal, layout, steps)
@@ -159,9 +159,9 @@ def test_a_rank_that_raises_fails_its_row_with_its_words_and_the_next_row_is_mea
 ):
     with monkeypatch.context() as changed:
         changed.setattr(parity, "differences", dies)
-        found = parity.row(POOL, rehearsal, Layout({"shard": 2}))
+        found = parity.row(POOL, rehearsal, LayoutCase({"shard": 2}))
     assert found.verdict == "failed" and found.reason == "rank 1: RuntimeError: out of order"
-    assert parity.row(POOL, rehearsal, Layout({"shard": 2})).verdict == "equal"
+    assert parity.row(POOL, rehearsal, LayoutCase({"shard": 2})).verdict == "equal"
 
 
 def test_a_model_that_does_not_say_what_it_takes_is_refused():
@@ -181,8 +181,8 @@ def test_a_model_of_pixels_is_given_pixels_and_is_tried_as_far_as_it_can_be_cut(
     video = pixels.batch(0).video_BCTHW
     assert video is not None and video.dtype == torch.uint8 and video.shape[0] == SAMPLES and video.float().std() > 30
     assert not parity.is_cut(model) and parity.blocks(model) == 1
-    assert parity.row(POOL, pixels, Layout({"shard": 2})).verdict == "equal"
-    assert "has no plan()" in parity.row(POOL, pixels, Layout({"tensor": 2})).reason
+    assert parity.row(POOL, pixels, LayoutCase({"shard": 2})).verdict == "equal"
+    assert "has no plan()" in parity.row(POOL, pixels, LayoutCase({"tensor": 2})).reason
 
 
 class Repeating:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from nemo_vfm.parallel.ranks import rank_watchdog
-from nemo_vfm.parallel.ranks.rank_watchdog import READS, Watch
+from nemo_vfm.parallel.ranks.rank_watchdog import READS, RankWatch
 
 
 class Together:
@@ -35,7 +35,7 @@ def until(is_so: Callable[[], bool]) -> None:
 def test_rank_0_tells_who_reads_longest_and_who_is_elsewhere(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rank_watchdog, "BEAT_S", 0.05)
     store = Together()
-    first, second = (Watch(store, rank, 2, on_lost=lambda sentence: None) for rank in (0, 1))
+    first, second = (RankWatch(store, rank, 2, on_lost=lambda sentence: None) for rank in (0, 1))
     for one in (first, second):
         one.start()
     first.at(f"{READS} of step 3")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.context.collectives import counted
+from nemo_vfm.parallel.context.collectives import count_traffic
 from nemo_vfm.parallel.layers import temporal_all_to_all
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.combinations import cases
@@ -67,7 +67,7 @@ def sent(rank: int, reaches: tuple[str, ...]) -> float:
     engine = started(plan, partial(space_time, depth=1, reaches=reaches))
     prepared = engine.parts.task.prepare(own(plan, rank, 0), seed=3, training=True)
     prepared.inputs["latents_BCTHW"] = torch.randn(8, *LONG)
-    with torch.no_grad(), counted() as traffic:
+    with torch.no_grad(), count_traffic() as traffic:
         engine.model(**prepared.inputs)
     return traffic.sent
 

@@ -4,7 +4,7 @@ import pytest
 from torch.distributed.pipelining import schedules
 
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.perf.step_time import waiting
+from nemo_vfm.perf.step_time import wait_ratio
 
 #: Units that a forward, a whole backward and its two halves take.
 UNITS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
@@ -16,13 +16,13 @@ def plan(pipeline: int, virtual: int, microbatches: int, schedule: str) -> Paral
 
 @pytest.mark.parametrize(("microbatches", "with_virtual", "without"), [(48, 0.029, 0.23), (36, 0.038, 0.31)])
 def test_nemotrons_pipeline_of_twelve_waits_what_its_report_implies(microbatches, with_virtual, without):
-    assert waiting(plan(12, 8, microbatches, "interleaved")) == pytest.approx(with_virtual, abs=5e-4)
-    assert waiting(plan(12, 1, microbatches, "1f1b")) == pytest.approx(without, abs=5e-3)
+    assert wait_ratio(plan(12, 8, microbatches, "interleaved")) == pytest.approx(with_virtual, abs=5e-4)
+    assert wait_ratio(plan(12, 1, microbatches, "1f1b")) == pytest.approx(without, abs=5e-3)
 
 
 def test_the_share_of_a_step_is_what_the_page_of_devices_says():
-    assert waiting(plan(4, 1, 8, "1f1b")) == pytest.approx(3 / 8)  # 3/11 of a step
-    assert waiting(plan(4, 2, 8, "interleaved")) == pytest.approx(3 / 16)  # 3/19
+    assert wait_ratio(plan(4, 1, 8, "1f1b")) == pytest.approx(3 / 8)  # 3/11 of a step
+    assert wait_ratio(plan(4, 2, 8, "interleaved")) == pytest.approx(3 / 16)  # 3/19
 
 
 def order(of: ParallelPlan) -> dict[int, list[tuple[str, int, int]]]:
@@ -76,10 +76,10 @@ def played(of: ParallelPlan, left: dict[int, list[tuple[str, int, int]]]) -> flo
 @pytest.mark.parametrize("schedule", ["interleaved", "zero_bubble"])
 def test_virtual_stages_wait_as_long_as_torchs_order_makes_them(pipeline, virtual, microbatches, schedule):
     one = plan(pipeline, virtual, microbatches, schedule)
-    assert waiting(one) == pytest.approx(played(one, order(one)))
+    assert wait_ratio(one) == pytest.approx(played(one, order(one)))
 
 
 @pytest.mark.parametrize(("pipeline", "microbatches"), [(2, 2), (4, 8), (8, 32)])
 def test_one_stage_each_waits_as_long_as_its_order_makes_it(pipeline, microbatches):
     one = plan(pipeline, 1, microbatches, "1f1b")
-    assert waiting(one) == pytest.approx(played(one, one_by_one(one)))
+    assert wait_ratio(one) == pytest.approx(played(one, one_by_one(one)))

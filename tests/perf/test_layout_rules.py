@@ -3,14 +3,14 @@
 import pytest
 
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.perf.layout_rules import RULES, Size, judged
+from nemo_vfm.perf.layout_rules import RULES, RuleSize, judge_layout
 
-SMALL_SHORT, SMALL_LONG = Size(7_000_000_000, 8192, 8), Size(7_000_000_000, 73_728, 8)
-LARGE_SHORT, LARGE_LONG = Size(28_000_000_000, 8192, 8), Size(28_000_000_000, 73_728, 8)
+SMALL_SHORT, SMALL_LONG = RuleSize(7_000_000_000, 8192, 8), RuleSize(7_000_000_000, 73_728, 8)
+LARGE_SHORT, LARGE_LONG = RuleSize(28_000_000_000, 8192, 8), RuleSize(28_000_000_000, 73_728, 8)
 
 
-def followed(plan: ParallelPlan, size: Size) -> dict[int, bool]:
-    return {rule.number: follows for rule, follows in judged(plan, size)}
+def followed(plan: ParallelPlan, size: RuleSize) -> dict[int, bool]:
+    return {rule.number: follows for rule, follows in judge_layout(plan, size)}
 
 
 def test_there_are_five_and_each_size_has_its_own():

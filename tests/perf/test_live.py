@@ -14,12 +14,13 @@ from torch.utils._pytree import tree_leaves
 from nemo_vfm.perf import traced
 from nemo_vfm.perf.live import LiveBytes
 from nemo_vfm.perf.model_facts import facts
-from nemo_vfm.perf.traced import Cut
+from nemo_vfm.perf.traced import BlockSplit
 from tests.perf.test_memory import MODELS
 
 CUTS = [
-    Cut(), Cut(gathered=True), Cut(narrow=False), Cut(ring=True, gathered=True), Cut(tensor=2),
-    Cut(tensor=2, sequence=True, gathered=True),
+    BlockSplit(), BlockSplit(gathered=True), BlockSplit(narrow=False), BlockSplit(ring=True, gathered=True),
+    BlockSplit(tensor=2),
+    BlockSplit(tensor=2, sequence=True, gathered=True),
 ]  # fmt: skip
 
 
@@ -43,22 +44,22 @@ class FakeLive(LiveBytes):
         made = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(made):
             if self._counting and isinstance(tensor, Tensor):
-                self._born(tensor)
+                self._on_alloc(tensor)
         return made
 
 
-def both(name: str, cut: Cut, single: bool, monkeypatch: pytest.MonkeyPatch) -> list[traced.Even]:
+def both(name: str, cut: BlockSplit, single: bool, monkeypatch: pytest.MonkeyPatch) -> list[traced.Even]:
     build, shapes = MODELS[name]
     with torch.device("meta"):
         model = facts(build(), shapes).model
-    ours = traced.traced(model, shapes, cut, tokens=1024, single=single)
+    ours = traced.trace_step(model, shapes, cut, tokens=1024, single=single)
     import_module("torch._dynamo")  # fake tensors import modules of it, which its stand-in does not have
     monkeypatch.setattr(traced, "LiveBytes", FakeLive)
-    return [ours, traced.traced(model, shapes, cut, tokens=1024, single=single)]
+    return [ours, traced.trace_step(model, shapes, cut, tokens=1024, single=single)]
 
 
 @pytest.mark.parametrize(("name", "cut"), [("gpt", CUTS[0]), ("gpt", CUTS[-1]), ("dit", CUTS[3])], ids=str)
-def test_a_trace_counts_every_byte_that_fake_tensors_count(name: str, cut: Cut, monkeypatch: pytest.MonkeyPatch):
+def test_a_trace_counts_every_byte_that_fake_tensors_count(name: str, cut: BlockSplit, monkeypatch: pytest.MonkeyPatch):
     ours, fake = both(name, cut, True, monkeypatch)
     assert ours == fake and max(max(line) for line in ours.lines["block"]) > 0
 
@@ -68,7 +69,7 @@ def test_a_trace_counts_every_byte_that_fake_tensors_count(name: str, cut: Cut, 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 @pytest.mark.parametrize("single", [True, False])
 def test_every_trace_counts_every_byte_that_fake_tensors_count(
-    name: str, cut: Cut, single: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, cut: BlockSplit, single: bool, monkeypatch: pytest.MonkeyPatch
 ):
     ours, fake = both(name, cut, single, monkeypatch)
     assert ours == fake

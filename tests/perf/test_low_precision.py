@@ -19,11 +19,11 @@ from nemo_vfm.perf.gpu_specs import GPUS, gpu_named
 from nemo_vfm.perf.layouts import Subject
 from nemo_vfm.perf.memory import memory
 from nemo_vfm.perf.model_facts import facts
-from nemo_vfm.perf.model_work import Work, work_of
+from nemo_vfm.perf.model_work import ModelWork, work_of
 from nemo_vfm.perf.network import Network
 from nemo_vfm.perf.planner import Planner, Question
 from nemo_vfm.perf.step_time import Clock, Machine
-from nemo_vfm.perf.traced import Cut
+from nemo_vfm.perf.traced import BlockSplit
 from tests.support.measured_step import measured_step
 
 LLAMA = {"8b": (4096, 32, 32, 14_336), "70b": (8192, 80, 64, 28_672)}
@@ -31,7 +31,7 @@ H100 = Machine(gpu_named("h100"), ingredient("network", "dgx_h100", Network))
 
 
 @cache
-def llama(size: str) -> Work:
+def llama(size: str) -> ModelWork:
     width, depth, heads, hidden = LLAMA[size]
     with torch.device("meta"):
         model = GPT(vocab=128_256, width=width, depth=depth, heads=heads, groups=8, mlp_hidden=hidden)
@@ -120,7 +120,7 @@ def test_a_step_in_fp8_needs_what_the_model_says(spec: Fp8, recompute: Any):
 
 def test_on_a_gpu_blocks_keep_less_in_fp8_and_those_in_bf16_what_they_do_without():
     known, plan = small().known, ParallelPlan(shard=2)
-    wide, quick = (known.held(Cut(gathered=True, fp8=spec), 2, 512).block for spec in (None, Fp8()))
+    wide, quick = (known.held(BlockSplit(gathered=True, fp8=spec), 2, 512).block for spec in (None, Fp8()))
     assert quick < wide
     most, least = (memory(known, plan, fp8=spec, microbatch_rows=2) for spec in (Fp8(first_bf16=2), Fp8()))
     assert 0 < most.activations - least.activations <= 2 * (wide - quick)

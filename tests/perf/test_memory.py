@@ -27,7 +27,7 @@ from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.models.wan import Wan
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import portions
-from nemo_vfm.perf.gpu_specs import GPUS, Gpu, gpu_named
+from nemo_vfm.perf.gpu_specs import GPUS, GpuSpec, gpu_named
 from nemo_vfm.perf.memory import ModelFacts, facts, memory
 from tests.support.measured_step import Measured, measured_step
 from tests.support.ranks import on_ranks
@@ -191,7 +191,7 @@ ON_AN_H200 = {
 }  # fmt: skip
 
 
-def of_a_step_on_a_gpu(name: str, recompute: Any, gpu: Gpu, most: int) -> None:
+def of_a_step_on_a_gpu(name: str, recompute: Any, gpu: GpuSpec, most: int) -> None:
     """Compares with what is planned, to 3 MiB: cuBLASLt's own workspaces of two threads, and rounded allocations."""
     own = said(name, {}, gpu=True, precision="bf16", recompute=recompute)
     assert own == pytest.approx(most - gpu.workspaces, abs=3 * 2**20)

@@ -18,14 +18,23 @@ from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.gpu_specs import gpu_named
-from nemo_vfm.perf.layout_rules import Size, judged
-from nemo_vfm.perf.layouts import Allowed, Degrees, RefusedLayout, Subject, divisors, plans, shared, shared_by_all
+from nemo_vfm.perf.layout_rules import RuleSize, judge_layout
+from nemo_vfm.perf.layouts import (
+    Degrees,
+    EngineLimits,
+    RefusedLayout,
+    Subject,
+    divisors,
+    plans,
+    shared_by_all,
+    weight_sharings,
+)
 from nemo_vfm.perf.memory import memory
 from nemo_vfm.perf.memory_remedies import NARROW, NO_AVERAGE, OFFLOAD, Remedy, remedies, smallest_number
 from nemo_vfm.perf.model_facts import ModelFacts, facts, sketch
 from nemo_vfm.perf.model_work import work_of
 from nemo_vfm.perf.network import Network
-from nemo_vfm.perf.planner import Answer, Planner, Question, cost
+from nemo_vfm.perf.planner import Planner, PlanResult, Question, cost
 from nemo_vfm.perf.step_time import Machine
 
 SIZES = {"small": (4096, 28, 32), "large": (6144, 48, 48)}
@@ -69,14 +78,14 @@ def tiny(kind: type[DiT] = DiT) -> DiT:
 
 
 def test_every_product_of_five_degrees_comes_once():
-    found = [at for every in shared_by_all(24) for at in shared(every)]
+    found = [at for every in shared_by_all(24) for at in weight_sharings(every)]
     assert len(set(found)) == len(found) == 35 * 5  # three twos fall on five axes in 35 ways, a three in 5
     assert all(one.pipeline * one.data * one.context * one.tensor == 24 for one in found)
 
 
 def test_what_is_refused_is_told_in_the_engines_words():
     model = tiny()
-    allowed = Allowed(subject(model))
+    allowed = EngineLimits(subject(model))
     with pytest.raises(UserError) as heads:
         require_divisible(model, ParallelPlan(tensor=8))
     why = allowed.refused(Degrees(1, 1, 1, 1, 8))
@@ -94,21 +103,21 @@ def test_tensor_ranks_that_leave_sizes_without_products_in_fp8_are_refused():
     with torch.device("meta"):
         model = DiT(in_channels=4, text_dim=32, width=64, depth=2, heads=8)
     wide, narrow = (Degrees(1, 1, 1, 1, tensor) for tensor in (4, 8))
-    assert Allowed(subject(model)).refused(narrow) is None
-    allowed = Allowed(subject(model), Fp8(first_bf16=1, last_bf16=1))
+    assert EngineLimits(subject(model)).refused(narrow) is None
+    allowed = EngineLimits(subject(model), Fp8(first_bf16=1, last_bf16=1))
     why = allowed.refused(narrow)
     assert allowed.refused(wide) is None and why is not None
     assert "self_attention.qkv has 24 out_features on each rank, but FP8 by recipe=current needs" in why.why
 
 
 def test_time_lines_and_causal_chunks_are_refused_where_the_engine_would():
-    lines = Allowed(subject(tiny(STDiT), tokens=6 * 16, frames=6))
+    lines = EngineLimits(subject(tiny(STDiT), tokens=6 * 16, frames=6))
     assert lines.refused(Degrees(1, 1, 1, 2, 1)) is None
     why = lines.refused(Degrees(1, 1, 1, 4, 1))
     assert why is not None and "6 latent frames cannot be divided" in why.why
     with torch.device("meta"):
         model = GPT(vocab=64, width=32, depth=2, heads=4, groups=2, mlp_hidden=64)
-    text = Allowed(subject(model, tokens=30, causal=True))
+    text = EngineLimits(subject(model, tokens=30, causal=True))
     why = text.refused(Degrees(1, 1, 1, 2, 1))
     assert why is not None and "two equal chunks" in why.why
     assert text.refused(Degrees(1, 1, 1, 1, 4)) is None  # pairs of ranks share a head of keys and values
@@ -118,8 +127,8 @@ def test_time_lines_and_causal_chunks_are_refused_where_the_engine_would():
 
 def test_every_plan_that_is_offered_is_one_that_the_engine_takes():
     model = tiny()
-    allowed, seen = Allowed(subject(model)), Counter()
-    for at in (at for every in shared_by_all(8) for at in shared(every)):
+    allowed, seen = EngineLimits(subject(model)), Counter()
+    for at in (at for every in shared_by_all(8) for at in weight_sharings(every)):
         if allowed.refused(at) is None:
             for plan, rows in plans(allowed, at, lambda plan, rows: 1.0):
                 require_divisible(model, plan)
@@ -127,7 +136,7 @@ def test_every_plan_that_is_offered_is_one_that_the_engine_takes():
                 assert (64 // plan.context) % (plan.tensor if plan.sequence else 1) == 0
                 seen[plan.schedule, plan.virtual] += 1
     assert {("1f1b", 1), ("interleaved", 2), ("zero_bubble", 2), ("zero_bubble", 3), (None, 1)} <= set(seen)
-    kept = Allowed(subject(model, splits_weights_apart=False))
+    kept = EngineLimits(subject(model, splits_weights_apart=False))
     assert {schedule for _, schedule in kept.stages(2)} == {"1f1b", "interleaved"}
 
 
@@ -135,7 +144,7 @@ def test_reasons_come_with_the_most_frequent_first_and_with_every_degree_once():
     refused = [(1, RefusedLayout("memory", 90, "by far")), (2, RefusedLayout("memory", 81, "nearly")),
                (3, RefusedLayout("tensor", 8, "heads")), (4, RefusedLayout("tensor", 4, "heads")),
                (1, RefusedLayout("tensor", 8, "heads"))]  # fmt: skip
-    found = Answer(8, (), tuple(refused), None).groups()
+    found = PlanResult(8, (), tuple(refused), None).groups()
     assert [(one.about, one.count, one.values, one.why) for one in found] == [
         ("tensor", 8, (4, 8), "heads"), ("memory", 3, (), "nearly")
     ]  # fmt: skip
@@ -156,7 +165,7 @@ def test_the_shares_of_a_step_add_up_and_a_training_costs_as_many_steps_as_it_ha
 
 
 def test_the_quickest_way_to_attend_is_taken():
-    allowed = Allowed(subject(tiny()))
+    allowed = EngineLimits(subject(tiny()))
     seconds = {"ring": 3.0, "ulysses": 1.0, "ring_ulysses": 2.0, "all_gather": 4.0}
     (taken, *_) = [plan for plan, _ in plans(allowed, Degrees(1, 1, 1, 4, 1), lambda plan, _: seconds[plan.attention])]
     assert taken.attention == "ulysses"
@@ -194,8 +203,8 @@ def best(size: str, tokens: int) -> tuple[ParallelPlan, dict[int, bool]]:
     """The quickest layout of 64 GPUs, and what the rules say of it."""
     asked = question(size, *LENGTHS[tokens])
     plan = Planner(asked).answer(64).ranked[0].plan
-    of = Size(asked.work.parameters, asked.work.tokens, 8)
-    return plan, {rule.number: follows for rule, follows in judged(plan, of)}
+    of = RuleSize(asked.work.parameters, asked.work.tokens, 8)
+    return plan, {rule.number: follows for rule, follows in judge_layout(plan, of)}
 
 
 @pytest.mark.slow

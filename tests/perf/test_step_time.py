@@ -13,7 +13,7 @@ from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.flops import TRAINING_FACTOR
 from nemo_vfm.perf.gpu_specs import gpu_named
-from nemo_vfm.perf.model_work import Work, work_of
+from nemo_vfm.perf.model_work import ModelWork, work_of
 from nemo_vfm.perf.network import Network
 from nemo_vfm.perf.step_time import Clock, Machine
 
@@ -32,7 +32,7 @@ PUBLISHED = [
 
 
 @cache
-def dit(width: int, depth: int, heads: int, latents: tuple[int, int, int], kind: type[DiT] = DiT) -> Work:
+def dit(width: int, depth: int, heads: int, latents: tuple[int, int, int], kind: type[DiT] = DiT) -> ModelWork:
     with torch.device("meta"):
         model = kind(in_channels=16, text_dim=1024, width=width, depth=depth, heads=heads, modulation_rank=256)
     frames, rows, columns = latents
@@ -41,14 +41,14 @@ def dit(width: int, depth: int, heads: int, latents: tuple[int, int, int], kind:
 
 
 @cache
-def nemotron() -> Work:
+def nemotron() -> ModelWork:
     with torch.device("meta"):
         model = GPT(**NEMOTRON)
     return work_of(model, {"tokens_BS": (1, 4096)}, 4096)
 
 
 @cache
-def clock(work: Work, network: str = "dgx_h100", gpu: str = "h100") -> Clock:
+def clock(work: ModelWork, network: str = "dgx_h100", gpu: str = "h100") -> Clock:
     return Clock(work, Machine(gpu_named(gpu), ingredient("network", network, Network)))
 
 

@@ -9,7 +9,7 @@ import torch
 
 from nemo_vfm.metrics.ranking import ScoreCounts
 from nemo_vfm.recsys.click import Click
-from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.media import SectionMedia
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section
 from nemo_vfm.report.sections import calibration, curves
@@ -19,7 +19,7 @@ from tests.report.conftest import read_page
 def shown(folder: Path, value: Any) -> tuple[list[Section], str]:
     (folder / "validation.json").write_text(json.dumps(value))
     run = RunFolder.open(folder)
-    found = list(calibration.sections(run, Media(run, 0)))
+    found = list(calibration.sections(run, SectionMedia(run, 0)))
     return found, " ".join(read_page(f"<div>{one.body}</div>").text for one in found)
 
 
@@ -51,7 +51,7 @@ def test_curves_of_a_measure_stand_together_and_not_among_the_others(tmp_path: P
     line = {"step": 4, "loss": 0.5, "val_loss": 0.6, "val_auc_click": 0.7, "val_auc_like": 0.8, "val_calibration": 1.1}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     run = RunFolder.open(tmp_path)
-    found = list(curves.sections(run, Media(run, 0)))
+    found = list(curves.sections(run, SectionMedia(run, 0)))
     text = read_page(f"<div>{found[0].body}</div>").text
     assert len(found) == 1 and text.count("AUC of held-out samples") == 1 and "click like" in text
     assert "Calibration of held-out samples" in text

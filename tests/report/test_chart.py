@@ -10,9 +10,9 @@ from markupsafe import Markup
 
 from nemo_vfm.report.parts import chart
 from nemo_vfm.report.parts.chart import (
-    Axis,
-    Group,
-    Line,
+    ChartAxis,
+    ChartLine,
+    HistogramGroup,
     grid,
     histogram,
     line_chart,
@@ -26,7 +26,7 @@ FINITE = st.floats(-1e12, 1e12, allow_nan=False)
 
 
 def test_a_straight_line_is_drawn_straight_from_corner_to_corner():
-    html = line_chart("x", [Line("", [(0, 0), (5, 50), (10, 100)])], x_label="step")
+    html = line_chart("x", [ChartLine("", [(0, 0), (5, 50), (10, 100)])], x_label="step")
     (x0, y0), (x1, y1), (x2, y2) = [
         tuple(map(float, p.split())) for p in re.search(r'd="M([^"]+)"', html)[1].split("L")
     ]  # type: ignore[index]
@@ -36,13 +36,13 @@ def test_a_straight_line_is_drawn_straight_from_corner_to_corner():
 
 
 def test_the_number_at_the_right_end_ends_there_so_that_a_phone_cuts_nothing_off():
-    html = line_chart("x", [Line("", [(0, 0), (2000, 1)])], x_label="step")
+    html = line_chart("x", [ChartLine("", [(0, 0), (2000, 1)])], x_label="step")
     assert re.search(r'text-anchor="end">2,000<', html) and re.search(r'text-anchor="middle">1,000<', html)
 
 
 def test_a_chart_has_the_width_that_the_page_gives_it_while_its_text_keeps_its_size():
-    for html in (line_chart("x", [Line("", [(0, 1), (9, 2)], style="dots")], x_label="step"),
-                 histogram("x", [Group("kept", [1.0, 2.0], "kept")], limit=("<", 1.5))):  # fmt: skip
+    for html in (line_chart("x", [ChartLine("", [(0, 1), (9, 2)], style="dots")], x_label="step"),
+                 histogram("x", [HistogramGroup("kept", [1.0, 2.0], "kept")], limit=("<", 1.5))):  # fmt: skip
         paths = re.search(r"<svg viewBox.*?</svg>", html, re.DOTALL)
         stretched = paths[0] if paths else ""
         assert "<text" not in stretched and "<circle" not in stretched, "stretched, they would be distorted"
@@ -52,12 +52,12 @@ def test_a_chart_has_the_width_that_the_page_gives_it_while_its_text_keeps_its_s
 
 
 def test_a_tick_on_an_axis_of_steps_is_a_whole_step():
-    html = line_chart("x", [Line("", [(1, 0.2), (2, 0.1)])], x_label="step")
+    html = line_chart("x", [ChartLine("", [(1, 0.2), (2, 0.1)])], x_label="step")
     assert re.findall(r'dy="17"[^>]*>([^<]+)<', html) == ["1", "2"]
 
 
 def test_a_logarithmic_axis_places_the_geometric_mean_in_the_middle():
-    assert Axis(1, 100, log=True).place(10) == pytest.approx(0.5)
+    assert ChartAxis(1, 100, log=True).place(10) == pytest.approx(0.5)
 
 
 @given(st.lists(FINITE, min_size=1, max_size=40), st.booleans())
@@ -65,7 +65,7 @@ def test_a_logarithmic_axis_places_the_geometric_mean_in_the_middle():
 @example([5e-324], True)
 @settings(max_examples=60)
 def test_any_finite_values_make_a_chart_inside_its_frame(values: list[float], log: bool):
-    html = line_chart("t", [Line("a", list(enumerate(values)), style="dots")], x_label="step", log_y=log)
+    html = line_chart("t", [ChartLine("a", list(enumerate(values)), style="dots")], x_label="step", log_y=log)
     for path in re.findall(r'd="M([^"]+)"', html):
         for point in path.split("L"):
             x, y = map(float, point.split())
@@ -80,7 +80,7 @@ def test_every_value_of_a_histogram_is_in_some_bar_and_no_bar_straddles_the_thre
     assert sum(chart._count(values, low, high, 32)) == len(values)
     place = (at - low) / (high - low) * 32
     assert abs(place - round(place)) < 1e-3 and -1e-3 <= place <= 32.001
-    histogram("t", [Group("kept", values, "kept")], limit=(side, at))
+    histogram("t", [HistogramGroup("kept", values, "kept")], limit=(side, at))
 
 
 @pytest.mark.parametrize(("side", "beside"), [(">", -1), ("<=", -1), ("<", 0), (">=", 0)])
@@ -92,13 +92,13 @@ def test_a_value_that_is_the_threshold_stands_on_the_side_its_rule_puts_it_on(si
 
 
 def test_what_is_counted_has_whole_numbers_beside_it():
-    line = [Line("clips", [(0.0, 0.0), (1.0, 2.0)], "kept")]
+    line = [ChartLine("clips", [(0.0, 0.0), (1.0, 2.0)], "kept")]
     told = line_chart("t", line, x_label="x", zero=True, whole=True)
     assert ">1.5<" not in told and ">2<" in told
 
 
 def test_the_side_that_a_rule_drops_is_the_one_shaded():
-    group = [Group("kept", [float(i) for i in range(100)], "kept")]
+    group = [HistogramGroup("kept", [float(i) for i in range(100)], "kept")]
     left = re.search(r'class="gone" x="([\d.]+)%" width="([\d.]+)%"', histogram("t", group, limit=("<", 20)))
     right = re.search(r'class="gone" x="([\d.]+)%" width="([\d.]+)%"', histogram("t", group, limit=(">", 20)))
     assert left and right
@@ -123,7 +123,7 @@ def test_smoothing_leaves_a_constant_alone_and_does_not_lag_behind_a_slope():
 
 
 def test_no_values_make_a_sentence_and_hostile_titles_stay_text():
-    html = line_chart("<script>", [Line("", [])], x_label="step")
+    html = line_chart("<script>", [ChartLine("", [])], x_label="step")
     assert "no finite value" in html and "<script>" not in html
 
 
@@ -136,7 +136,7 @@ def test_tick_labels_are_short(value: float, text: str):
 def test_a_count_by_threshold_is_drawn_in_steps():
     points = [(0.0, 4.0), (1.0, 2.0), (2.0, 0.0)]
     paths = {
-        steps: re.findall(r'd="([^"]*)"', str(line_chart("t", [Line("", points, steps=steps)], x_label="x")))[0]
+        steps: re.findall(r'd="([^"]*)"', str(line_chart("t", [ChartLine("", points, steps=steps)], x_label="x")))[0]
         for steps in ("", "before", "after")
     }
     moves = {steps: re.sub(r"[\d. ]", "", path) for steps, path in paths.items()}

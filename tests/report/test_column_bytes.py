@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.media import SectionMedia
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section
 from nemo_vfm.report.sections import column_bytes
@@ -13,7 +13,7 @@ from tests.report.conftest import Seen, read_page
 
 def shown(folder: Path) -> tuple[Section | None, Seen]:
     run = RunFolder.open(folder)
-    found = next(column_bytes.sections(run, Media(run, 0)), None)
+    found = next(column_bytes.sections(run, SectionMedia(run, 0)), None)
     return found, read_page(f"<div>{found.body if found else ''}</div>")
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.media import SectionMedia
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.sections import (
     buckets,
@@ -36,7 +36,7 @@ STAGE = {
 def shown(part: Any, folder: Path, name: str, value: Any) -> str:
     (folder / name).write_text(json.dumps(value))
     run = RunFolder.open(folder)
-    return " ".join(f"{one.lead} {one.body}" for one in part.sections(run, Media(run, 0)))
+    return " ".join(f"{one.lead} {one.body}" for one in part.sections(run, SectionMedia(run, 0)))
 
 
 def text(html: str) -> str:
@@ -111,7 +111,7 @@ def test_a_captions_video_plays_beside_it_and_its_frames_stand_in(tmp_path: Path
         index = step / "shards/shard-000000.json"
         index.write_text(index.read_text().replace('"mp4": [', '"mp4": ["x", '))
     run = RunFolder.open(run_dir)
-    (part,) = captions.sections(run, Media(run, 2_000_000))
+    (part,) = captions.sections(run, SectionMedia(run, 2_000_000))
     assert len(re.findall("<video" if kind == "video" else "<img", str(part.body))) == captions.MAX_CLIPS
 
 
@@ -136,7 +136,7 @@ def test_failed_clips_are_not_called_dropped_in_charts(tmp_path):
     table = {"motion": [1.0, 2.0, 3.0, 4.0], "decision": decided, "rule": [None, "slow", None, None]}
     parquet.write_table(pa.table(table), tmp_path / "scores.parquet")
     run = RunFolder.open(tmp_path)
-    said = text(" ".join(str(one.body) for one in scores.sections(run, Media(run, 0))))
+    said = text(" ".join(str(one.body) for one in scores.sections(run, SectionMedia(run, 0))))
     assert "kept 1" in said and "dropped 1" in said and "failed 2" in said
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.media import SectionMedia
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.sections import fp8_layers
 from tests.report.conftest import read_page
@@ -17,7 +17,7 @@ def operand(**values: float) -> dict[str, float]:
 def shown(folder: Path, *looks: Any) -> tuple[Any, str]:
     (folder / "fp8.jsonl").write_text("".join(json.dumps(look) + "\n" for look in looks))
     run = RunFolder.open(folder)
-    found = list(fp8_layers.sections(run, Media(run, 0)))
+    found = list(fp8_layers.sections(run, SectionMedia(run, 0)))
     return (found[0] if found else None), "" if not found else read_page(str(found[0].body)).text
 
 

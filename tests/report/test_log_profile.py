@@ -7,7 +7,7 @@ from typing import Any
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.recsys.profile import Profile
 from nemo_vfm.recsys.profiling.table_rows import TableRows
-from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.media import SectionMedia
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.sections import log_profile
 from tests.report.conftest import Seen, read_page
@@ -16,7 +16,7 @@ from tests.support.session_log import LogInMemory, session_log
 
 def shown(folder: Path) -> tuple[Any, Seen]:
     run = RunFolder.open(folder)
-    found = list(log_profile.sections(run, Media(run, 0)))
+    found = list(log_profile.sections(run, SectionMedia(run, 0)))
     return (found[0], read_page(str(found[0].body))) if found else (None, Seen())
 
 
@@ -58,7 +58,7 @@ def test_a_log_of_many_features_is_cut_and_says_so(tmp_path: Path):
         json.dumps({"features": {f"f{n}": {} for n in range(log_profile.MAX_ROWS + 1)}})
     )
     run = RunFolder.open(tmp_path)
-    assert list(log_profile.sections(run, Media(run, 0)))
+    assert list(log_profile.sections(run, SectionMedia(run, 0)))
     assert f"Only the first {log_profile.MAX_ROWS} of {log_profile.MAX_ROWS + 1} rows" in run.take_notes()[0]
 
 

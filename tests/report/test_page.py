@@ -14,7 +14,7 @@ from nemo_vfm.report import page as page_module
 from nemo_vfm.report.page import all_sections, render, write
 from nemo_vfm.report.parts import run_values as folder_module
 from nemo_vfm.report.parts.head import head
-from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.media import SectionMedia
 from nemo_vfm.report.parts.run_values import RunFolder
 from tests.support import fake_run
 
@@ -337,7 +337,7 @@ def test_a_section_that_fails_says_so_and_the_others_stand(finished: Path, monke
 
     module = dict(page_module._modules())[name]
     run = RunFolder.open(finished)
-    others = titles(finished) - {section.title for section in module.sections(run, Media(run, 0))}
+    others = titles(finished) - {section.title for section in module.sections(run, SectionMedia(run, 0))}
     monkeypatch.setattr(module, "sections", fail)
     seen = page(finished)
     assert "This section failed: RuntimeError: <b>no luck</b>" in seen.text
@@ -357,15 +357,15 @@ def test_what_is_embedded_weighs_what_is_counted(folder: Path):
     for video in sorted((folder / "sample/samples").glob("*.mp4"))[:4]:
         video.with_suffix(".jpg").write_bytes(next((folder / "curate/thumbnails").glob("*.jpg")).read_bytes())
     run = RunFolder.open(folder)
-    media = Media(run, 5_000_000)
+    media = SectionMedia(run, 5_000_000)
     embedded = [media.embed(path) for path in sorted((folder / "sample/samples").glob("*.mp4"))]
     uris = [uri for one in embedded if one is not None for uri in (one.uri, one.poster) if uri is not None]
     weights = [len(base64.b64decode(uri.partition(",")[2])) for uri in uris]
     assert len(weights) == 16 + 4 and media.used_bytes == sum(weights)
-    exact = Media(run, weights[0] + weights[1])
+    exact = SectionMedia(run, weights[0] + weights[1])
     first = sorted((folder / "sample/samples").glob("*.mp4"))[0]
     assert exact.embed(first).poster is not None and exact.used_bytes == exact.budget_bytes  # type: ignore[union-attr]
-    scarce = Media(run, weights[0] + weights[1] - 1)
+    scarce = SectionMedia(run, weights[0] + weights[1] - 1)
     assert scarce.embed(first).poster is None  # type: ignore[union-attr]
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.media import SectionMedia
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section
 from nemo_vfm.report.sections import conversations, row_scores
@@ -15,7 +15,7 @@ def sections_of(part: Any, folder: Path, rows: list[dict[str, Any]], ledger: dic
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "ledger.json").write_text(json.dumps(ledger))
     run = RunFolder.open(folder)
-    return {section.title: section for section in part.sections(run, Media(run, 0))}
+    return {section.title: section for section in part.sections(run, SectionMedia(run, 0))}
 
 
 def text(section: Section) -> str:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.media import SectionMedia
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section
 from nemo_vfm.report.sections import generated_texts
@@ -18,7 +18,7 @@ def lines(folder: Path, texts: list[str]) -> None:
 
 def shown(folder: Path) -> Section:
     run = RunFolder.open(folder)
-    (found,) = generated_texts.sections(run, Media(run, 0))
+    (found,) = generated_texts.sections(run, SectionMedia(run, 0))
     return found
 
 

@@ -1,16 +1,16 @@
 """Tests that all shots of a file get one box, except where it would cut a picture or bars change."""
 
-from nemo_vfm.restore.letterbox import Box, Picture, agreed_boxes
+from nemo_vfm.restore.letterbox import Picture, PixelBox, agreed_boxes
 
 WIDTH, HEIGHT = 854, 480
-WHOLE = Box(0, 0, WIDTH, HEIGHT)
-BARRED, BARRED_TOO, DARK = Box(0, 58, 854, 422), Box(0, 56, 854, 422), Box(120, 100, 730, 380)
-ALL_OF_IT = Box(0, 56, 854, 422)
-BLACK, TITLE = Picture(None, None), Picture(None, Box(300, 200, 500, 260))
+WHOLE = PixelBox(0, 0, WIDTH, HEIGHT)
+BARRED, BARRED_TOO, DARK = PixelBox(0, 58, 854, 422), PixelBox(0, 56, 854, 422), PixelBox(120, 100, 730, 380)
+ALL_OF_IT = PixelBox(0, 56, 854, 422)
+BLACK, TITLE = Picture(None, None), Picture(None, PixelBox(300, 200, 500, 260))
 
 
 def agreed(*boxes, seconds=2.0):
-    pictures = [Picture(box, box) if isinstance(box, Box) else box for box in boxes]
+    pictures = [Picture(box, box) if isinstance(box, PixelBox) else box for box in boxes]
     return agreed_boxes(pictures, [seconds] * len(pictures), WIDTH, HEIGHT)
 
 
@@ -25,7 +25,7 @@ def test_the_dark_and_titles_on_black_take_the_box_of_the_file():
 
 def test_a_shot_whose_picture_would_be_cut_keeps_it():
     assert agreed(BARRED, WHOLE, BARRED, BARRED) == [BARRED, WHOLE, BARRED, BARRED]
-    outside = Picture(None, Box(300, 430, 500, 470))
+    outside = Picture(None, PixelBox(300, 430, 500, 470))
     assert agreed(BARRED, outside, BARRED) == [BARRED, WHOLE, BARRED]
 
 

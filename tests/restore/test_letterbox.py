@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.restore.letterbox import Borders, Box, picture_box
+from nemo_vfm.restore.letterbox import Borders, PixelBox, picture_box
 from tests.support.filmed import filmed
 
 DATA = Path(os.environ.get("NEMO_VFM_TEST_DATA", "absent")) / "videos"
@@ -24,11 +24,11 @@ def film(top=0, bottom=0, left=0, right=0, size=(100, 160), frames=8):
 @pytest.mark.parametrize(
     ("bars", "box"),
     [
-        ({"top": 12, "bottom": 12}, Box(0, 12, 160, 88)),
-        ({"left": 30, "right": 30}, Box(30, 0, 130, 100)),
-        ({"top": 10, "bottom": 8, "left": 20, "right": 22}, Box(20, 10, 138, 92)),
-        ({"top": 11, "bottom": 13}, Box(0, 12, 160, 86)),
-        ({"left": 1}, Box(2, 0, 160, 100)),
+        ({"top": 12, "bottom": 12}, PixelBox(0, 12, 160, 88)),
+        ({"left": 30, "right": 30}, PixelBox(30, 0, 130, 100)),
+        ({"top": 10, "bottom": 8, "left": 20, "right": 22}, PixelBox(20, 10, 138, 92)),
+        ({"top": 11, "bottom": 13}, PixelBox(0, 12, 160, 86)),
+        ({"left": 1}, PixelBox(2, 0, 160, 100)),
     ],
 )
 def test_bars_are_cut_off_to_even_lines(bars, box):
@@ -41,7 +41,7 @@ def test_a_film_without_bars_is_left_alone_even_where_its_size_is_odd():
 
 
 def test_an_odd_film_with_bars_becomes_even():
-    assert picture_box(film(top=9, bottom=9, size=(99, 161))) == Box(0, 10, 160, 90)
+    assert picture_box(film(top=9, bottom=9, size=(99, 161))) == PixelBox(0, 10, 160, 90)
 
 
 def test_one_frame_with_light_in_a_bar_is_enough_to_keep_the_pair():
@@ -54,13 +54,13 @@ def test_dark_edges_that_are_no_pair_of_bars_are_picture():
     gradual = film() * np.linspace(0, 1, 160)  # a vignette at the left
     gradual[:, :, :8] = 0
     assert picture_box(gradual.astype(np.uint8)) is None
-    assert picture_box(film(top=12, bottom=12, left=30, right=2)) == Box(0, 12, 160, 88)
+    assert picture_box(film(top=12, bottom=12, left=30, right=2)) == PixelBox(0, 12, 160, 88)
 
 
 def test_frames_of_a_fade_to_black_do_not_widen_the_bars():
     pictures = film(top=12, bottom=12)
     pictures[6:] = 0
-    assert picture_box(pictures) == Box(0, 12, 160, 88)
+    assert picture_box(pictures) == PixelBox(0, 12, 160, 88)
 
 
 def test_black_clips_and_titles_are_left_alone():
@@ -97,7 +97,7 @@ def blurred_copy(picture, size):
     return cv2.GaussianBlur(cv2.resize(middle, size), (0, 0), 12)
 
 
-SIDES, TOP_AND_BOTTOM = Box(60, 0, 388, 256), Box(0, 30, 448, 226)
+SIDES, TOP_AND_BOTTOM = PixelBox(60, 0, 388, 256), PixelBox(0, 30, 448, 226)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -105,9 +105,10 @@ SIDES, TOP_AND_BOTTOM = Box(60, 0, 388, 256), Box(0, 30, 448, 226)
     ("box", "level"),
     [
         (SIDES, 128), (SIDES, 250), (TOP_AND_BOTTOM, 128), (TOP_AND_BOTTOM, 250),
-        (Box(60, 0, 448, 256), 5), (Box(0, 0, 448, 226), 5),
-        (Box(60, 0, 448, 256), 128), (Box(0, 0, 300, 256), 250), (Box(0, 20, 448, 256), 250), (Box(0, 0, 448, 226), 60),
-        (Box(154, 0, 294, 256), None), (Box(60, 0, 388, 256), None), (Box(0, 60, 448, 196), None),
+        (PixelBox(60, 0, 448, 256), 5), (PixelBox(0, 0, 448, 226), 5),
+        (PixelBox(60, 0, 448, 256), 128), (PixelBox(0, 0, 300, 256), 250), (PixelBox(0, 20, 448, 256), 250),
+        (PixelBox(0, 0, 448, 226), 60),
+        (PixelBox(154, 0, 294, 256), None), (PixelBox(60, 0, 388, 256), None), (PixelBox(0, 60, 448, 196), None),
     ],
 )  # fmt: skip
 def test_bars_of_other_kinds_are_cut_off(seed, box, level):
@@ -144,7 +145,7 @@ def test_a_plain_ground_at_one_side_is_picture_unless_it_is_quite_plain_and_ends
 def test_bars_around_real_videos_are_found_and_clean_ones_have_none(name, kind):
     pictures = filmed(DATA / name).luma(range(0, 60, 8))
     height, width = pictures.shape[1:]
-    box = Box(width // 10 * 2, 0, width if "side" in kind else width - width // 10 * 2, height)
+    box = PixelBox(width // 10 * 2, 0, width if "side" in kind else width - width // 10 * 2, height)
     found = picture_box(barred(pictures, box, {"white": 250, "one-sided": 4, "grey side": 128, "blurred": None}[kind]))
     assert picture_box(pictures) is None
     assert found is not None and np.abs(np.subtract(found.corners(), box.corners())).max() <= 2

@@ -8,7 +8,7 @@ import pytest
 
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.curate.examine.sandbox import Limits
+from nemo_vfm.curate.examine.sandbox import ChildLimits
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.execute.ray_executor import Ray
@@ -45,7 +45,7 @@ def assert_it_adds_up(folder, count):
 def curated(films, folder, mutants, **changes):
     """Curate, and hold what is promised of any curation."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    job(films, limits=Limits(memory_gb=2.0, silence_s=60.0), **changes).run(Run(folder))
+    job(films, limits=ChildLimits(memory_gb=2.0, silence_s=60.0), **changes).run(Run(folder))
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     assert grown < GROWN_BYTES
     assert_it_adds_up(folder, len(mutants))
@@ -126,7 +126,7 @@ def test_films_that_hang_crash_or_fill_their_process_fail_alone_and_by_name(exec
     for seed, count in enumerate((20, *bad, 21)):
         write_film(films / f"{count}.mp4", pan(seed, count))
     curation = job(
-        films, executor=executor, limits=Limits(memory_gb=1.0, silence_s=8.0), rules={},
+        films, executor=executor, limits=ChildLimits(memory_gb=1.0, silence_s=8.0), rules={},
         stages={"misbehaves": Misbehaves()},
     )  # fmt: skip
     curation.run(Run(tmp_path / "run"))

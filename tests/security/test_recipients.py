@@ -10,7 +10,7 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.config import check, compose, trust_list
 from nemo_vfm.config.tree import Map, Seq, join
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.network.endpoint import leaked
+from nemo_vfm.core.network.endpoint import find_leak
 from nemo_vfm.core.network.permission import Permissions
 from nemo_vfm.core.network.ssrf_guard import service_url
 from nemo_vfm.core.optional import available
@@ -291,8 +291,8 @@ def test_a_value_in_a_picture_is_held_back(attack, server):
 def test_short_values_parts_of_words_and_words_of_the_protocol_hold_nothing_back():
     held = (("A", "en"), ("B", "cat"), ("C", "root"), ("D", "user"))
     question = {"messages": [{"role": "user", "content": [{"type": "text", "text": "when uprooted, a cat hisses"}]}]}
-    assert leaked(question, held) == ""
-    assert leaked({"a": ["the root of it"]}, held) == "C"
+    assert find_leak(question, held) == ""
+    assert find_leak({"a": ["the root of it"]}, held) == "C"
 
 
 def test_the_permissions_travel_with_an_endpoint_to_other_processes(monkeypatch):

@@ -29,7 +29,7 @@ import nemo_vfm.data
 from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
-from nemo_vfm.data.batching.faults import Changed
+from nemo_vfm.data.batching.faults import ShardChanged
 from nemo_vfm.data.loader.batch_loader import Batches
 from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.shards.shard_cache import ShardCache
@@ -356,7 +356,7 @@ def test_a_worker_that_raises_passes_the_sentence_on(tmp_path: Path, monkeypatch
     data = ShardData(shards=films(tmp_path / "f"), batch_size=2, buckets=ONE, num_workers=1)
     data.start(seed=0, first_batch=0)
     (tmp_path / "f/shard-000000.tar").write_bytes(b"")
-    with pytest.raises(Changed, match="changed during training"):
+    with pytest.raises(ShardChanged, match="changed during training"):
         next(iter(data.train_dataloader()))
 
 
@@ -444,7 +444,7 @@ def test_a_shard_written_over_stops_the_run(num_workers: int, tmp_path: Path) ->
     changed[600] ^= 1
     os.utime(tar, ns=(1, 1))
     tar.write_bytes(changed)  # as large as before
-    with pytest.raises(Changed, match="shard-000002"):
+    with pytest.raises(ShardChanged, match="shard-000002"):
         list(islice(data.train_dataloader(), 40))
 
 
@@ -454,7 +454,7 @@ def test_a_shard_exchanged_by_renaming_stops_who_opens_it_and_not_who_has_it_ope
     first = reading.read(reading.entries[0], "latents.safetensors")
     (two / "shard-000000.tar").replace(one / "shard-000000.tar")
     assert reading.read(reading.entries[0], "latents.safetensors") == first
-    with pytest.raises(Changed):
+    with pytest.raises(ShardChanged):
         waiting.read(waiting.entries[0], "latents.safetensors")
 
 

@@ -14,7 +14,7 @@ from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import TextRope
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.serve.continuous.batch_engine import BatchEngine, ServedText
-from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom, Span, SpanAllocator, bytes_per_token
+from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom, RoomSpan, SpanAllocator, bytes_per_token
 from nemo_vfm.serve.continuous.model_passes import ModelPasses, invariant_row_counts, rows_for
 from nemo_vfm.serve.continuous.text_request import TextEnding, TextRequest, TokenResult
 
@@ -227,11 +227,11 @@ def test_batches_whose_order_matters_are_not_used() -> None:
 def test_spans_do_not_overlap_and_join_when_they_come_back() -> None:
     spans = SpanAllocator(10)
     one, two, three = (spans.take(3) for _ in range(3))
-    assert (one, two, three) == (Span(0, 3), Span(3, 3), Span(6, 3)) and spans.take(2) is None
+    assert (one, two, three) == (RoomSpan(0, 3), RoomSpan(3, 3), RoomSpan(6, 3)) and spans.take(2) is None
     spans.give_back(one)
     assert spans.take(4) is None and spans.free == 4
     spans.give_back(two)
-    assert spans.take(6) == Span(0, 6) and spans.take(1) == Span(9, 1)
+    assert spans.take(6) == RoomSpan(0, 6) and spans.take(1) == RoomSpan(9, 1)
 
 
 def test_a_room_for_nothing_is_refused(passes: ModelPasses) -> None:

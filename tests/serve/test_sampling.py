@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nemo_vfm.language.token_choice import Choice
-from nemo_vfm.serve.continuous.batch_engine import chosen
+from nemo_vfm.serve.continuous.batch_engine import choose_tokens
 from nemo_vfm.serve.continuous.text_request import RuledText, TokenRules
 from nemo_vfm.serve.openai_api.request_fields import SamplingFields
 from tests.support.served_http import Running
@@ -28,9 +28,9 @@ def test_a_text_is_drawn_by_its_own_settings_whatever_those_beside_it_have(other
     scores_NV = torch.randn(60, 40, generator=torch.Generator().manual_seed(0))
     chances = torch.rand(60, generator=torch.Generator().manual_seed(1)).tolist()
     own, theirs = Choice(**ALL), Choice(**ALL | other)
-    alone, by_theirs = (chosen(scores_NV, [choice] * 60, chances) for choice in (own, theirs))
+    alone, by_theirs = (choose_tokens(scores_NV, [choice] * 60, chances) for choice in (own, theirs))
     assert sum(a != b for a, b in zip(alone, by_theirs, strict=True)) > 10, "the setting must matter"
-    mixed = chosen(scores_NV, [own, theirs] * 30, chances)
+    mixed = choose_tokens(scores_NV, [own, theirs] * 30, chances)
     assert mixed[::2] == alone[::2] and mixed[1::2] == by_theirs[1::2]
 
 

@@ -7,7 +7,7 @@ import torch
 
 from nemo_vfm.sparse.dedup_groups import ChangeStatistics, change_statistics, choose_groups
 from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.row_deduplication import deduplicated
+from nemo_vfm.sparse.row_deduplication import deduplicate
 from tests.support.jagged_rows import jagged
 
 
@@ -39,7 +39,7 @@ def test_the_measured_factor_is_the_formulas_within_two_percent(mean, unchanged)
     session_B = sessions(mean, generator)
     feature = of_versions(changing(session_B, unchanged, generator), 2)
     for clustered in (False, True):
-        group = deduplicated({"a": feature}, {"a": ["a"]}, clustered=clustered)["a"]
+        group = deduplicate({"a": feature}, {"a": ["a"]}, clustered=clustered)["a"]
         assert group.factor == pytest.approx(ChangeStatistics(mean, unchanged).factor, rel=0.02)
     measured = change_statistics([feature], session_B)
     assert measured.samples_per_session == pytest.approx(mean, rel=0.02)
@@ -69,7 +69,7 @@ def test_features_that_change_together_make_a_group_and_those_that_change_often_
         ["history", "times"],
     ]
     assert all(names[0] == group for group, names in groups.items())
-    assert all(group.factor >= 1.5 for group in deduplicated(log, groups).values())
+    assert all(group.factor >= 1.5 for group in deduplicate(log, groups).values())
 
 
 def test_a_higher_least_factor_leaves_groups_out_and_a_wide_tolerance_joins_them():
@@ -77,7 +77,7 @@ def test_a_higher_least_factor_leaves_groups_out_and_a_wide_tolerance_joins_them
     assert [set(names) for names in choose_groups(log, session_B, min_factor=8).values()] == [{"country", "language"}]
     wide = choose_groups(log, session_B, tolerance=1)
     assert [set(names) for names in wide.values()] == [set(log) - {"candidate"}]
-    kept = deduplicated(log, choose_groups(log, session_B, min_factor=5, tolerance=1))
+    kept = deduplicate(log, choose_groups(log, session_B, min_factor=5, tolerance=1))
     assert len(kept) > 1 and all(group.factor >= 5 for group in kept.values())
 
 

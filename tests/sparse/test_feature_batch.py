@@ -19,7 +19,7 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.sparse.deduped_group import DedupedGroup
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.row_deduplication import deduplicated
+from nemo_vfm.sparse.row_deduplication import deduplicate
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.loop import Loop
@@ -36,7 +36,7 @@ def batch(index: int = 0, deduped: bool = True, count: int = 8) -> FeatureBatch:
     history = jagged([[*range(int(one) % 4)] for one in sessions])
     country = jagged([[int(one) % 3] for one in sessions])
     user = {"history": history, "country": country}
-    groups = deduplicated(user, {"user": [*user]}) if deduped else {}
+    groups = deduplicate(user, {"user": [*user]}) if deduped else {}
     plain = {"item": items} if deduped else {"item": items, **user}
     clicked = (ids % 5 + sessions) % 2.0
     return FeatureBatch(

@@ -8,7 +8,7 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.sparse.deduped_group import DedupedGroup
 from nemo_vfm.sparse.feature_files import read_features, write_features
 from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.row_deduplication import deduplicated
+from nemo_vfm.sparse.row_deduplication import deduplicate
 from tests.support.jagged_rows import jagged, lists
 
 USER = {"history": jagged([[1, 2], [1, 2], []]), "ads/seen": jagged([[7], [7], [8]])}
@@ -17,7 +17,7 @@ ITEM = {"item": Jagged(torch.arange(4), torch.tensor([1, 2, 1]), torch.tensor([0
 
 @pytest.fixture
 def file(tmp_path):
-    write_features(tmp_path / "0.safetensors", ITEM, deduplicated(USER, {"user": [*USER]}))
+    write_features(tmp_path / "0.safetensors", ITEM, deduplicate(USER, {"user": [*USER]}))
     return tmp_path / "0.safetensors"
 
 

@@ -14,7 +14,7 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.sparse.deduped_group import DedupedGroup
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.keyed_jagged import from_keyed_jagged, to_keyed_jagged
-from nemo_vfm.sparse.row_deduplication import deduplicated
+from nemo_vfm.sparse.row_deduplication import deduplicate
 from tests.support.jagged_rows import jagged, lists
 
 
@@ -64,7 +64,7 @@ OTHER = {"city": jagged([[4], [4], [4], [2]])}
 
 
 def groups() -> dict[str, DedupedGroup]:
-    return deduplicated({**USER, **OTHER}, {"history": ["history", "country"], "city": ["city"]})
+    return deduplicate({**USER, **OTHER}, {"history": ["history", "country"], "city": ["city"]})
 
 
 def test_deduplicated_features_fill_strides_and_inverse_indices():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.sparse.deduped_group import DedupedGroup
 from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.row_deduplication import _representatives, deduplicated
+from nemo_vfm.sparse.row_deduplication import _representatives, deduplicate
 from nemo_vfm.sparse.row_fingerprint import fingerprints
 from tests.support.jagged_rows import jagged, lists
 
@@ -28,7 +28,7 @@ def firsts(pairs):
 @settings(max_examples=80, deadline=None)
 @given(PAIRS)
 def test_expanded_is_the_input_and_each_distinct_row_is_stored_once_in_order(pairs):
-    found = deduplicated(features(pairs), {"both": ["a", "b"]})["both"]
+    found = deduplicate(features(pairs), {"both": ["a", "b"]})["both"]
     assert [*zip(*map(lists, found.expanded().values()), strict=True)] == pairs
     assert [*zip(*map(lists, found.features.values()), strict=True)] == distinct(pairs)
 
@@ -40,7 +40,7 @@ def distinct(pairs):
 @settings(max_examples=60, deadline=None)
 @given(PAIRS)
 def test_runs_are_exact_and_store_one_row_a_run(pairs):
-    found = deduplicated(features(pairs), {"both": ["a", "b"]}, clustered=True)["both"]
+    found = deduplicate(features(pairs), {"both": ["a", "b"]}, clustered=True)["both"]
     assert [*zip(*map(lists, found.expanded().values()), strict=True)] == pairs
     runs = [pair for place, pair in enumerate(pairs) if not place or pairs[place - 1] != pair]
     assert [*zip(*map(lists, found.features.values()), strict=True)] == runs
@@ -105,7 +105,7 @@ EDGES = {"one sample": [([1], [])], "all equal": [([1, 2], [3])] * 5, "no sample
 @pytest.mark.parametrize("name", EDGES)
 def test_edges(name, clustered):
     pairs = EDGES[name]
-    found = deduplicated(features(pairs), {"both": ["a", "b"]}, clustered=clustered)["both"]
+    found = deduplicate(features(pairs), {"both": ["a", "b"]}, clustered=clustered)["both"]
     assert [*zip(*map(lists, found.expanded().values()), strict=True)] == pairs
     assert len(found) == len(pairs) and found.num_unique == len(distinct(pairs))
     found.require_valid()
@@ -134,14 +134,14 @@ def test_fingerprints_use_every_bit():
 def test_weights_must_be_equal_too_bit_by_bit():
     nan, lengths = float("nan"), torch.ones(6, dtype=torch.int64)
     weights = torch.tensor([1.0, 1.0, 0.0, -0.0, nan, nan])
-    found = deduplicated({"a": Jagged(torch.zeros(6, dtype=torch.int64), lengths, weights)}, {"a": ["a"]})["a"]
+    found = deduplicate({"a": Jagged(torch.zeros(6, dtype=torch.int64), lengths, weights)}, {"a": ["a"]})["a"]
     assert found.inverse_B.tolist() == [0, 0, 1, 2, 3, 3]
     assert torch.equal(found.expanded()["a"].weights_N.view(torch.int32), weights.view(torch.int32))
 
 
 def test_each_group_has_its_own_inverse_and_other_features_are_left_out():
     rows = {"a": jagged([[1], [1], [2]]), "b": jagged([[5], [6], [6]]), "c": jagged([[1], [1], [1]])}
-    found = deduplicated(rows, {"x": ["a"], "y": ["b"]})
+    found = deduplicate(rows, {"x": ["a"], "y": ["b"]})
     assert {name: group.inverse_B.tolist() for name, group in found.items()} == {"x": [0, 0, 1], "y": [0, 1, 1]}
     assert found["x"].factor == 1.5
 
@@ -150,7 +150,7 @@ def test_each_group_has_its_own_inverse_and_other_features_are_left_out():
 @given(PAIRS, st.data())
 def test_a_cut_group_is_exact_and_holds_only_the_rows_that_it_uses(pairs, data):
     begin, end = sorted((data.draw(st.integers(0, len(pairs))), data.draw(st.integers(0, len(pairs)))))
-    found = deduplicated(features(pairs), {"both": ["a", "b"]})["both"].rows(begin, end)
+    found = deduplicate(features(pairs), {"both": ["a", "b"]})["both"].rows(begin, end)
     assert [*zip(*map(lists, found.expanded().values()), strict=True)] == pairs[begin:end]
     assert found.num_unique == len(distinct(pairs[begin:end])) and len(found) == end - begin
 
@@ -164,19 +164,19 @@ WRONG_GROUPS = {
 @pytest.mark.parametrize("sentence", WRONG_GROUPS)
 def test_wrong_groups_are_refused(sentence):
     with pytest.raises(ValueError, match=sentence):
-        deduplicated(features([([1], [2])]), WRONG_GROUPS[sentence])
+        deduplicate(features([([1], [2])]), WRONG_GROUPS[sentence])
 
 
 def test_features_of_different_batches_and_values_that_are_no_ids_are_refused():
     with pytest.raises(ValueError, match=r"different numbers of rows: \{'a': 2, 'b': 1\}"):
-        deduplicated({"a": jagged([[1], [2]]), "b": jagged([[1]])}, {"x": ["a", "b"]})
+        deduplicate({"a": jagged([[1], [2]]), "b": jagged([[1]])}, {"x": ["a", "b"]})
     with pytest.raises(ValueError, match=r"the shape \(2, 3\)"):
-        deduplicated({"a": Jagged(torch.zeros(2, 3), torch.tensor([1, 1]))}, {"x": ["a"]})
+        deduplicate({"a": Jagged(torch.zeros(2, 3), torch.tensor([1, 1]))}, {"x": ["a"]})
 
 
 def test_lengths_that_do_not_add_up_are_named_before_anything_is_compared():
     with pytest.raises(DataError, match=r"^b: the lengths of 2 rows add up to 3, but there are 2 values"):
-        deduplicated({"a": jagged([[1], []]), "b": Jagged(torch.arange(2), torch.tensor([1, 2]))}, {"x": ["a", "b"]})
+        deduplicate({"a": jagged([[1], []]), "b": Jagged(torch.arange(2), torch.tensor([1, 2]))}, {"x": ["a", "b"]})
 
 
 BAD = {

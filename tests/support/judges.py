@@ -1,6 +1,6 @@
 """Defines a learned stage small enough for tests, which returns the brightest pixel of each frame."""
 
-from nemo_vfm.curate.record.stage import Finding
+from nemo_vfm.curate.record.stage import LearnedFinding
 
 _LOADED: set[int] = set()
 
@@ -20,7 +20,7 @@ class Brightest:
     def judge(self, clips):
         if not _LOADED:
             raise RuntimeError("it was not loaded")
-        return [Finding({"brightest": float(frames_THWC.max())}) for frames_THWC in clips]
+        return [LearnedFinding({"brightest": float(frames_THWC.max())}) for frames_THWC in clips]
 
     def fingerprint(self):
         return "brightest 1"

@@ -250,7 +250,7 @@ def _prepare() -> None:
     for name in [name for name in sys.modules if name.startswith("nemo_vfm.report.")]:
         for text in vars(sys.modules[name]).values():
             if isinstance(text, str) and "</" in text and text != section._MACROS:
-                section._compiled(text)
+                section._compile_template(text)
 
 
 def _import(modules: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.cli import PROGRAM as LAUNCHER
 from nemo_vfm.cli.catalogue.components import Catalogue, catalogue
-from nemo_vfm.cli.catalogue.constructor_arguments import Described, describe, summary
+from nemo_vfm.cli.catalogue.constructor_arguments import ArgumentInfo, describe, summary
 from nemo_vfm.cli.catalogue.explain_component import kind_name, num_given
 from nemo_vfm.cli.main import PROGRAM
 from nemo_vfm.cli.verbs.explain import default_words
@@ -101,7 +101,7 @@ def components_page() -> str:
 
 
 def _kind(found: Catalogue, kind: object) -> str:
-    names = [name for name in found.filling(kind) if name.startswith("nemo_vfm.")]
+    names = [name for name in found.components_for(kind) if name.startswith("nemo_vfm.")]
     slots = dict.fromkeys(
         f"`{slot.name}` of `{slot.owner}`" if slot.owner else "the root of a recipe"
         for slot in found.slots
@@ -122,7 +122,7 @@ def _component(found: Catalogue, name: str) -> str:
     return f"| `{short}`<br>{module.removeprefix('nemo_vfm.')} | {about} | {arguments} |"
 
 
-def _argument(argument: Described) -> str:
+def _argument(argument: ArgumentInfo) -> str:
     if argument.required:
         return f"**`{argument.name}`**"
     value = default_words(argument).removeprefix("default ").replace("|", "\\|").replace("`", "'")

@@ -52,12 +52,12 @@ class Together:
         file = run.folder / "count"
         first = int(everyone_says(str(len(file.read_text().splitlines()) if file.is_file() else 0))[0])
         (run.folder / f"seen-{ranks.rank()}").write_text(f"{os.getpid()} {run.resume} {run.seed}")
-        with preemption.heeded():
+        with preemption.handle_signals():
             for step in range(first, self.steps):
                 now(f"prepares step {step}")
                 self._happen(run.folder, step)
                 now(f"adds up step {step}")
-                _, flag = greatest(float(step), float(preemption.asked() is not None))
+                _, flag = greatest(float(step), float(preemption.pending_signal() is not None))
                 if ranks.is_first():
                     with file.open("a") as opened:
                         opened.write(f"{step}\n")

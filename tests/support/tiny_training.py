@@ -20,7 +20,7 @@ from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.diffusion.denoising_task import Denoise
 from nemo_vfm.diffusion.objective import Objective
-from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
+from nemo_vfm.parallel.checkpoint.checkpoint_folder import list_checkpoints
 from nemo_vfm.train.state.train_state import TrainState
 from tests.support.repository import ROOT
 from tests.support.spread import How, happen
@@ -66,7 +66,7 @@ class Noted(Denoise):
 def require_saved(folder: Path, step: int) -> None:
     """Wait for the checkpoint of that step: a thread writes it, and may be slower than the steps after it."""
     end = time.monotonic() + 60
-    while not any(int(path.name.rpartition("-")[2]) >= step for path in existing(folder)):
+    while not any(int(path.name.rpartition("-")[2]) >= step for path in list_checkpoints(folder)):
         assert time.monotonic() < end, f"no checkpoint of step {step} in {folder}"
         time.sleep(0.01)
 
@@ -74,7 +74,7 @@ def require_saved(folder: Path, step: int) -> None:
 def wait_to_be_asked() -> None:
     """Until a signal has asked this process to end."""
     end = time.monotonic() + 240
-    while preemption.asked() is None:
+    while preemption.pending_signal() is None:
         assert time.monotonic() < end, "nobody has asked this process to end"
         time.sleep(0.02)
 

@@ -21,7 +21,7 @@ from nemo_vfm.core.errors import NemoVfmError, NothingKept, UserError
 from nemo_vfm.core.types.job import Job, Run
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.data.tokens.token_manifest import TokenFolder
-from nemo_vfm.text.document_lines import Span, files_of, lines, portions
+from nemo_vfm.text.document_lines import FileSpan, files_of, lines, portions
 from nemo_vfm.text.tokenize import TokenizeText
 from tests.support.repository import ROOT
 
@@ -115,7 +115,7 @@ def test_a_file_cut_at_any_byte_loses_no_line_and_doubles_none(tmp_path):
     source.write_bytes(data)
     for cut in range(len(data) + 1):
         borders = itertools.pairwise((0, cut, min(cut + 50, len(data)), len(data)))
-        spans = [Span("in.jsonl", "jsonl", len(data), *border) for border in borders]
+        spans = [FileSpan("in.jsonl", "jsonl", len(data), *border) for border in borders]
         found = [line.text for span in spans for line in lines(tmp_path, span, column="text", max_bytes=10_000)]
         assert found == texts, f"cut at byte {cut}"
 
@@ -341,13 +341,13 @@ def test_what_a_worker_of_a_killed_run_begins_after_the_next_run_has_swept_is_go
 
     source = jsonl(tmp_path / "in.jsonl", documents(50))
     tokenised(source, tmp_path / "alone")
-    begin = tokenize._Tokenizing.begin
+    begin = tokenize._TokenizeWork.begin
 
     def late(work, before, plan):
         begin(work, before, plan)
         (work.out / ".shard-000033.9286.tmp.tokens").touch()
 
-    monkeypatch.setattr(tokenize._Tokenizing, "begin", late)
+    monkeypatch.setattr(tokenize._TokenizeWork, "begin", late)
     tokenised(source, tmp_path / "two")
     assert contents(tmp_path / "two") == contents(tmp_path / "alone")
 

@@ -5,7 +5,7 @@ import torch
 
 from nemo_vfm.models.convert.torchrec_tables import load_torchrec, weights_to_torchrec
 from nemo_vfm.sparse.keyed_jagged import from_keyed_jagged, to_keyed_jagged
-from nemo_vfm.sparse.row_deduplication import deduplicated
+from nemo_vfm.sparse.row_deduplication import deduplicate
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad
 from nemo_vfm.sparse.tables.table_spec import TableSpec
@@ -27,7 +27,7 @@ def features(weighted=False):
 def grouped():
     """What is plain, groups of unique rows, and all of it expanded."""
     every = features()
-    groups = deduplicated(every, {"user": ("clicked", "bought"), "where": ("place",)})
+    groups = deduplicate(every, {"user": ("clicked", "bought"), "where": ("place",)})
     assert 1 < groups["where"].num_unique < groups["user"].num_unique < BATCH
     return {"page": every["page"]}, groups, every
 

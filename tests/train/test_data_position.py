@@ -21,7 +21,7 @@ from nemo_vfm.core.types.job import Run
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.core.types.training_data import ReadPosition, ResumableData
 from nemo_vfm.data.shards.shard_files import ShardWriter
-from nemo_vfm.data.sources.blend import Blend, Source
+from nemo_vfm.data.sources.blend import Blend, BlendSource
 from nemo_vfm.data.sources.packed import PackedLatents
 from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.data.sources.streamed import StreamedTars
@@ -30,7 +30,7 @@ from nemo_vfm.data.tokens.token_writer import write_tokens
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.loop import Loop
-from nemo_vfm.train.state.data_position import Reading, Stretch, carried, resumed
+from nemo_vfm.train.state.data_position import DataProgress, DataSegment, carry_positions, resume
 from tests.support.toy import ToyModel, ToyTask
 
 SAMPLES = 40
@@ -60,7 +60,7 @@ def shards(folder: Path, size: int, name: str = "mixed", **changes: Any) -> Shar
 
 
 def blend(folder: Path, size: int, weight: float = 1.0) -> Blend:
-    parts = {"films": Source(shards(folder, 4), 2.0), "stills": Source(shards(folder, size, "alike"), weight)}
+    parts = {"films": BlendSource(shards(folder, 4), 2.0), "stills": BlendSource(shards(folder, size, "alike"), weight)}
     return Blend(sources=parts)
 
 
@@ -98,12 +98,12 @@ def keys(batches: list[Batch]) -> dict[str, list[str]]:
     return found
 
 
-def go_on(data: ResumableData, at: int, then: ResumableData, seed: int = 3) -> tuple[ResumableData, Reading]:
+def go_on(data: ResumableData, at: int, then: ResumableData, seed: int = 3) -> tuple[ResumableData, DataProgress]:
     """What a resume of `then` makes of a checkpoint that `data` wrote at this step."""
     data.start(seed=3, first_batch=at)
     then.start(seed=seed, first_batch=at)
-    kept = json.loads(json.dumps(Reading.begun(data, 3).json(data, at)))
-    return resumed(then, Reading.parsed(kept), at, seed)
+    kept = json.loads(json.dumps(DataProgress.begun(data, 3).json(data, at)))
+    return resume(then, DataProgress.parsed(kept), at, seed)
 
 
 def orders(data: ResumableData, seed: int = 3) -> dict[str, str]:
@@ -173,7 +173,7 @@ def test_what_has_not_changed_gives_the_batches_of_an_unbroken_run(make: Make, f
     whole = [batch.keys for batch in taken(data, 3, 12)]
     again = make(folder, 4)
     again.start(seed=3, first_batch=8)
-    found, same = resumed(again, Reading.parsed(reading.json(data, 8)), 8, 3)
+    found, same = resume(again, DataProgress.parsed(reading.json(data, 8)), 8, 3)
     assert [batch.keys for batch in taken(found, 8, 7)] == whole[5:]
     assert same.stretches == reading.stretches
 
@@ -191,15 +191,15 @@ def test_where_data_is_after_a_change_is_where_it_was_and_what_was_read_since(ma
 
 
 def test_a_source_that_is_new_begins_at_its_beginning_and_one_that_comes_back_where_it_was() -> None:
-    before = Reading((), {"a": ReadPosition(30, 40, "x")}, {"b": ReadPosition(7, 10, "y")})
+    before = DataProgress((), {"a": ReadPosition(30, 40, "x")}, {"b": ReadPosition(7, 10, "y")})
     now = {"a": ReadPosition(0, 40, "x"), "b": ReadPosition(0, 10, "y"), "c": ReadPosition(0, 10, "z")}
-    assert {name: read.place for name, read in carried(before, now).items()} == {"a": 30, "b": 7, "c": 0}
+    assert {name: read.place for name, read in carry_positions(before, now).items()} == {"a": 30, "b": 7, "c": 0}
 
 
 def test_samples_in_other_buckets_go_on_as_far_into_the_epoch() -> None:
-    before = Reading((), {"small": ReadPosition(20, 40, "x"), "large": ReadPosition(10, 20, "y")})
+    before = DataProgress((), {"small": ReadPosition(20, 40, "x"), "large": ReadPosition(10, 20, "y")})
     now = {"small": ReadPosition(0, 30, "other"), "huge": ReadPosition(0, 30, "z")}
-    assert {name: read.place for name, read in carried(before, now).items()} == {"small": 15, "huge": 15}
+    assert {name: read.place for name, read in carry_positions(before, now).items()} == {"small": 15, "huge": 15}
 
 
 def test_another_order_says_how_many_samples_come_again_and_so_many_do(folder: Path) -> None:
@@ -225,8 +225,8 @@ def test_another_order_says_how_many_samples_come_again_and_so_many_do(folder: P
 def test_damage_in_what_a_checkpoint_says_of_the_data_is_an_error_with_a_sentence() -> None:
     for told in ({"stretches": [{}], "read": {}, "left": {}}, {"stretches": [], "read": {"a": [1]}, "left": {}}, [1]):
         with pytest.raises(CorruptCheckpoint, match="has no usable data position"):
-            Reading.parsed(told)
-    assert Reading.parsed(Reading((Stretch(0, {}, {}, 1),)).json(_Nothing(), 0)).stretches[0].seed == 1  # type: ignore[arg-type]
+            DataProgress.parsed(told)
+    assert DataProgress.parsed(DataProgress((DataSegment(0, {}, {}, 1),)).json(_Nothing(), 0)).stretches[0].seed == 1  # type: ignore[arg-type]
 
 
 class _Nothing:

@@ -8,7 +8,7 @@ import pytest
 
 from nemo_vfm.config import build, compose, trust_list
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.data.sources.blend import Blend, Source
+from nemo_vfm.data.sources.blend import Blend, BlendSource
 from nemo_vfm.data.sources.shard_data import ShardData
 from tests.support import tiny_training as tiny
 from tests.support.ranks import on_ranks
@@ -40,6 +40,6 @@ def test_a_pair_gets_each_byte_once_and_the_losses_stay(tmp_path: Path) -> None:
 
 
 def test_sources_of_a_blend_cannot_fetch_together(tmp_path: Path) -> None:
-    source = Source(ShardData(shards=tmp_path, batch_size=4, fetch_together=True))
+    source = BlendSource(ShardData(shards=tmp_path, batch_size=4, fetch_together=True))
     with pytest.raises(ValueError, match="sources of a blend cannot set fetch_together"):
         Blend(sources={"a": source})

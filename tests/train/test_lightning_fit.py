@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import Preempted
-from nemo_vfm.core.preemption import listening
+from nemo_vfm.core.preemption import listen_for_signals
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.lightning.fit_settings import TrainerOptions
 from nemo_vfm.train.lightning.resume import SaveAndStop
@@ -126,7 +126,7 @@ def require_same(folder: Path, whole: Path) -> None:
 def test_a_signal_at_any_step_ends_it_with_a_checkpoint_and_what_follows_is_the_same(
     tmp_path: Path, whole: Path, step: int
 ) -> None:
-    with listening(), pytest.raises(Preempted, match=f"at step {step}; its checkpoint is in"):
+    with listen_for_signals(), pytest.raises(Preempted, match=f"at step {step}; its checkpoint is in"):
         job(step).run(Run(tmp_path, seed=3))
     assert newest_step(tmp_path) == step
     require_resumed(tmp_path, whole, step)
@@ -141,7 +141,7 @@ def test_a_step_of_several_batches_is_finished_before_it_is_saved(
     """A checkpoint has no gradients. An epoch of six batches ends with a step of two where four make one."""
     more = {"trainer": {"accumulate_grad_batches": accumulated}, "every_steps": 100}
     job(**more).run(Run(tmp_path / "whole", seed=3))
-    with listening(), pytest.raises(Preempted, match=f"at step {step}; its checkpoint is in"):
+    with listen_for_signals(), pytest.raises(Preempted, match=f"at step {step}; its checkpoint is in"):
         job(signalled_at, **more).run(Run(tmp_path / "run", seed=3))
     assert newest_step(tmp_path / "run") == step
     require_resumed(tmp_path / "run", tmp_path / "whole", batches, **more)
@@ -199,7 +199,7 @@ def test_another_seed_gives_other_weights(tmp_path: Path, whole: Path) -> None:
 def test_lightnings_demonstration_is_killed_and_resumed_too(tmp_path: Path) -> None:
     demo = {"module": BoringModel, "data": BoringDataModule, "callbacks": {}, "trainer": {"max_epochs": 2}}
     job(**demo).run(Run(tmp_path / "whole", seed=3))
-    with listening(), pytest.raises(Preempted):
+    with listen_for_signals(), pytest.raises(Preempted):
         job(**demo | {"callbacks": {"end": partial(EndAt, 70, signal.SIGUSR1, [])}}).run(Run(tmp_path / "two", seed=3))
     assert newest_step(tmp_path / "two") == 70
     taken = list[int]()

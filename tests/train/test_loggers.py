@@ -184,7 +184,7 @@ def test_a_logger_that_failed_rests_before_it_is_tried_again() -> None:
             self.calls += 1
 
     inner = Gone()
-    guarded = guard.Guarded("gone", inner)  # type: ignore[arg-type]
+    guarded = guard.GuardedLogger("gone", inner)  # type: ignore[arg-type]
     for step in range(5):
         guarded.log_metrics({"loss": 1.0}, step)
     assert inner.calls == 1

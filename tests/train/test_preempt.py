@@ -10,7 +10,7 @@ import torch
 
 from nemo_vfm.core import preemption
 from nemo_vfm.core.errors import Interrupted, Preempted
-from nemo_vfm.core.preemption import listening, numbers
+from nemo_vfm.core.preemption import listen_for_signals, numbers
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.runtime.run_folder import Status
 from nemo_vfm.train.state.train_state import TrainState
@@ -40,17 +40,17 @@ def state(folder: Path) -> str:
     [(signal.SIGTERM, Preempted, 1.0), (signal.SIGUSR1, Preempted, 1.0), (signal.SIGINT, Interrupted, 2.0)],
 )
 def test_a_block_heeds_signals_also_after_one_inside_it_has_ended(number, kind, urgency) -> None:
-    with listening():
-        with preemption.heeded():
-            with preemption.heeded():
-                assert (preemption.asked(), preemption.urgency()) == (None, 0.0)
+    with listen_for_signals():
+        with preemption.handle_signals():
+            with preemption.handle_signals():
+                assert (preemption.pending_signal(), preemption.urgency()) == (None, 0.0)
             try:
                 os.kill(os.getpid(), number)
             except KeyboardInterrupt:  # it would end all tests
                 pytest.fail("the signal was not heeded")
-            assert (preemption.asked(), preemption.urgency()) == (number.name, urgency)
-        assert type(preemption.stopped(preemption.urgency(), "there")) is kind
-    with pytest.raises(KeyboardInterrupt if kind is Interrupted else kind), listening():
+            assert (preemption.pending_signal(), preemption.urgency()) == (number.name, urgency)
+        assert type(preemption.preempted_error(preemption.urgency(), "there")) is kind
+    with pytest.raises(KeyboardInterrupt if kind is Interrupted else kind), listen_for_signals():
         os.kill(os.getpid(), number)
 
 
@@ -61,7 +61,7 @@ def test_a_signal_ends_it_with_a_checkpoint_and_75_and_what_follows_is_as_if_und
     train().run(Run(tmp_path / "whole", seed=3))
     folder = tmp_path / "run"
     folder.mkdir()
-    with listening():
+    with listen_for_signals():
         assert perform(train(callbacks={"ask": Asks(5, number=number)}), Run(folder, seed=3), Status(folder)) == 75
     assert state(folder) == "preempted" and "run the same command again to resume in" in capsys.readouterr().err
     assert (folder / "checkpoints/step-00000006").is_dir() and len(lines(folder)) == 6
@@ -72,7 +72,7 @@ def test_a_signal_ends_it_with_a_checkpoint_and_75_and_what_follows_is_as_if_und
 
 
 def test_a_second_signal_does_not_wait_for_a_checkpoint(tmp_path: Path) -> None:
-    with listening():
+    with listen_for_signals():
         assert perform(train(callbacks={"ask": Asks(5, times=2)}), Run(tmp_path, seed=3), Status(tmp_path)) == 75
     assert state(tmp_path) == "preempted"
     assert [path.name for path in (tmp_path / "checkpoints").glob("step-*")] == ["step-00000004"]
@@ -80,7 +80,7 @@ def test_a_second_signal_does_not_wait_for_a_checkpoint(tmp_path: Path) -> None:
 
 def test_a_signal_in_the_last_step_of_a_job_keeps_the_next_job_from_beginning(tmp_path: Path) -> None:
     jobs = {"first": train(callbacks={"ask": Asks(10, number=signal.SIGINT)}), "second": train()}
-    with listening():
+    with listen_for_signals():
         assert perform(Workflow(steps=jobs), Run(tmp_path, seed=3), Status(tmp_path)) == 130
     assert state(tmp_path) == "interrupted" and not (tmp_path / "second").exists()
 
@@ -88,7 +88,7 @@ def test_a_signal_in_the_last_step_of_a_job_keeps_the_next_job_from_beginning(tm
 def test_ctrl_c_that_is_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with listening():
+        with listen_for_signals():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)

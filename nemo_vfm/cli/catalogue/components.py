@@ -59,7 +59,7 @@ class Catalogue:
     left_out: dict[str, str] = field(default_factory=dict)
     slots: list[Slot] = field(default_factory=list)
 
-    def filling(self, kind: Any) -> list[str]:
+    def components_for(self, kind: Any) -> list[str]:
         """The names of the components that fit, in order."""
         required = required_methods(kind)
         likely = ((name, target) for name, target in self.known.items() if required <= _member_names(target))
@@ -71,9 +71,9 @@ class Catalogue:
         target = self.known[name]
         return [slot for slot in self.slots if _makes(target, slot.kind)]
 
-    def reached(self) -> list[str]:
+    def all_components(self) -> list[str]:
         """Every component that fills some slot."""
-        return list(dict.fromkeys(name for kind in self.kinds() for name in self.filling(kind)))
+        return list(dict.fromkeys(name for kind in self.kinds() for name in self.components_for(kind)))
 
     def kinds(self) -> list[Any]:
         """What slots ask for, each once."""
@@ -130,7 +130,7 @@ def _reachable(found: Catalogue, trust: Sequence[str]) -> list[Slot]:
     slots: list[Slot] = []
     seen: set[str] = set()
     least_given: dict[Any, int] = {}  # by kind: each is compared with a component once, however many slots ask for it
-    wanted = [name for kind in (Job, *READ_BY_VERBS.values()) for name in found.filling(kind)]
+    wanted = [name for kind in (Job, *READ_BY_VERBS.values()) for name in found.components_for(kind)]
     while wanted:
         name = wanted.pop(0)
         if name in seen:
@@ -149,7 +149,7 @@ def _reachable(found: Catalogue, trust: Sequence[str]) -> list[Slot]:
                     found.known[own] = locate(own, trust)
                     found.named.add(own)
             if is_new:
-                wanted += found.filling(kind)
+                wanted += found.components_for(kind)
     return slots
 
 
@@ -171,7 +171,7 @@ def _slots_of(name: str, found: Catalogue, num_given: int) -> Iterator[Slot]:
 @cache  # a schema asks 350,000 times about 30,000 pairs: 4.4 s without
 def _makes(target: Target, kind: Any) -> bool:
     try:
-        made = _made(target)
+        made = _result_type(target)
         if _is_plain_class(kind) and inspect.isclass(made):
             return issubclass(made, kind)
         has_names = required_methods(kind) <= _member_names(target)  # a set, before methods are looked at one by one
@@ -186,7 +186,7 @@ def _is_plain_class(kind: Any) -> bool:
 
 
 @cache
-def _made(target: Target) -> Any:
+def _result_type(target: Target) -> Any:
     """What it makes; None where that is not known."""
     made = hints.returns(target)
     return None if hints.is_open(made) else get_origin(made) or made
@@ -196,7 +196,7 @@ def _made(target: Target) -> Any:
 def _member_names(target: Target) -> frozenset[str]:
     """The names that what it makes has."""
     try:
-        return member_names(_made(target))
+        return member_names(_result_type(target))
     except TypeError:
         return frozenset()
 
@@ -229,7 +229,7 @@ def own_classes() -> tuple[str, ...]:
 
     Components never do, importing one takes some 5 s, and neither `explain` nor an editor's schema should wait for it.
     """
-    needs = {module: set(_imported(text)) for module, text in _own_texts().items()}
+    needs = {module: set(_module_imports(text)) for module, text in _own_texts().items()}
     slow = set(_SLOW)
     while more := {module for module, names in needs.items() if module not in slow and names & slow}:
         slow |= more
@@ -253,7 +253,7 @@ def _own_texts() -> dict[str, str]:
     return texts
 
 
-def _imported(text: str) -> Iterator[str]:
+def _module_imports(text: str) -> Iterator[str]:
     """The modules that are imported where a file begins; of another package its name alone."""
     for plain, module, names in _IMPORT.findall(text):
         for name in (plain, module, *(f"{module}.{name}" for name in _NAME.findall(names))):
@@ -279,11 +279,11 @@ def slots_of(roots: Roots) -> list[str]:
 
 def full_names(short: str, roots: Roots) -> list[str]:
     """The dotted names that a short name may mean; what some recipe or ingredient names goes before other classes."""
-    found = sorted(name for name in everything(roots) if name.rpartition(".")[2] == short)
+    found = sorted(name for name in all_names(roots) if name.rpartition(".")[2] == short)
     return [name for name in found if name in named_in(roots)] or found
 
 
-def everything(roots: Roots) -> list[str]:
+def all_names(roots: Roots) -> list[str]:
     """Every name that a short name is looked for among."""
     trusted = [entry for entry in DEFAULT_TRUST if not entry.endswith(".")]
     return list(dict.fromkeys([*_all_own_classes(), *named_in(roots), *trusted]))

@@ -28,7 +28,7 @@ ABSENT = _NoDefault()  #: a key of a typed dictionary that may be left out
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class ArgumentInfo:
     """One argument."""
 
     name: str
@@ -44,7 +44,7 @@ class Described:
         return self.default is REQUIRED and not self.given
 
 
-def describe(target: Target, num_given: int | None = 0) -> list[Described]:
+def describe(target: Target, num_given: int | None = 0) -> list[ArgumentInfo]:
     """Every argument in order; `num_given` come by position later, and None is all that can."""
     signature, texts = hints.signature(target), argument_texts(target)
     positional = [argument.name for argument in signature.arguments.values() if argument.positional]
@@ -58,7 +58,7 @@ def describe(target: Target, num_given: int | None = 0) -> list[Described]:
             defaults[item.name] = item.default_factory()
     defaults |= {a.name: REQUIRED for a in signature.arguments.values() if a.required}
     return [
-        Described(a.name, a.hint, words(a.hint), texts.get(a.name, ""), defaults[a.name], a.name in given)
+        ArgumentInfo(a.name, a.hint, words(a.hint), texts.get(a.name, ""), defaults[a.name], a.name in given)
         for a in signature.arguments.values()
     ]
 

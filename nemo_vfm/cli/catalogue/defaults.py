@@ -71,7 +71,7 @@ class Filler:
             if argument.name not in items and not argument.required and not argument.given:
                 default = node_of(argument.default)
                 if default is not None:
-                    items[argument.name] = _placed(default, place_of(target, argument.name))
+                    items[argument.name] = _with_mark(default, place_of(target, argument.name))
         return replace(node, items=items)
 
 
@@ -100,12 +100,12 @@ def _options(hint: Any) -> list[Any]:
     return [hints.bare(option) for option in get_args(hint)] if hints.is_union(hint) else [hint]
 
 
-def _placed(node: Node, mark: Mark) -> Node:
+def _with_mark(node: Node, mark: Mark) -> Node:
     if isinstance(node, Map):
-        return Map({key: _placed(below, mark) for key, below in node.items.items()}, mark)
+        return Map({key: _with_mark(below, mark) for key, below in node.items.items()}, mark)
     if isinstance(node, Scalar):
         return replace(node, mark=mark)
-    return Seq(tuple(_placed(item, mark) for item in node.items), mark)
+    return Seq(tuple(_with_mark(item, mark) for item in node.items), mark)
 
 
 @cache

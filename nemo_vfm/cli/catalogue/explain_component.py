@@ -7,14 +7,14 @@ from typing import Any, get_args, get_origin, is_typeddict
 from nemo_vfm.cli.catalogue.components import (
     Catalogue,
     Slot,
+    all_names,
     catalogue,
-    everything,
     full_names,
     is_component,
     slots_in,
     slots_of,
 )
-from nemo_vfm.cli.catalogue.constructor_arguments import Described, describe, node_of, summary, words
+from nemo_vfm.cli.catalogue.constructor_arguments import ArgumentInfo, describe, node_of, summary, words
 from nemo_vfm.config import Mark, Roots, Source, hints
 from nemo_vfm.config.emit import NOWHERE, to_yaml
 from nemo_vfm.config.locate import NotLocated, locate
@@ -22,7 +22,7 @@ from nemo_vfm.config.recipe_errors import did_you_mean
 from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, plain
 from nemo_vfm.config.yaml_source import read
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.optional import declared, install_line
+from nemo_vfm.core.optional import declared_packages, install_line
 from nemo_vfm.core.types.json_value import Json
 
 _WIDEST = 56  # a comment behind a longer line is not aligned with the others
@@ -45,7 +45,7 @@ class Explanation:
 
     name: str  #: dotted, or `slot=choice`
     summary: str  #: the first paragraph of what is written about it
-    arguments: list[Described] = field(default_factory=list)
+    arguments: list[ArgumentInfo] = field(default_factory=list)
     fills: list[Slot] = field(default_factory=list)  #: the slots it fits
     ingredients: dict[str, list[str]] = field(default_factory=dict)  #: `{slot: choices}` that are made of it
     filled_by: list[str] = field(default_factory=list)  #: for a protocol or a slot: the components that fit
@@ -83,7 +83,7 @@ def explain(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
         by_filling: dict[tuple[str, ...], list[Slot]] = {}
         for owner in dict.fromkeys(slot.owner for slot in slots):
             owned = [slot for slot in slots if slot.owner == owner]
-            filling = dict.fromkeys(name for slot in owned for name in found.filling(slot.kind))
+            filling = dict.fromkeys(name for slot in owned for name in found.components_for(slot.kind))
             by_filling.setdefault(tuple(filling), []).extend(owned)
         places = [Places(slots_there, [choice for choice, target in roots.targets(word).items() if target in filling],
                          [*filling]) for filling, slots_there in by_filling.items()]  # fmt: skip
@@ -104,7 +104,7 @@ def explain(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
     if is_component(target):
         return _component(found, roots, name)
     slots = [slot for slot in found.slots if slot.kind is target]
-    return Explanation(name, summary(target), fills=slots, filled_by=found.filling(target))
+    return Explanation(name, summary(target), fills=slots, filled_by=found.components_for(target))
 
 
 def kind_name(kind: Any) -> str:
@@ -118,7 +118,7 @@ def _component(found: Catalogue, roots: Roots, name: str) -> Explanation:
         arguments, yaml = describe(target, num_given(found, name)), ready(found, name)
     except TypeError as error:
         raise UserError(f"{name} cannot be explained: {error}") from error
-    needs = declared(target)
+    needs = declared_packages(target)
     install = install_line(module for need in needs for module in need.modules)
     made = {slot: [choice for choice, kind in roots.targets(slot).items() if kind == name] for slot in slots_of(roots)}
     made = {slot: names for slot, names in made.items() if names}
@@ -147,7 +147,7 @@ def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
     said = {key: value for key, node in values.items() if (value := plain(node)) != MISSING}
     arguments = [replace(one, default=said[one.name]) if one.name in said else one for one in inner.arguments]
     about = " ".join(filter(None, (" ".join(comment), f"A {name}: {inner.summary}")))
-    fitting = {other for place in inner.fills for other in found.filling(place.kind)}
+    fitting = {other for place in inner.fills for other in found.components_for(place.kind)}
     own = {slot.rpartition(".")[2]: [one for one, target in roots.targets(slot).items() if target in {"", *fitting}]}
     return replace(inner, name=word, summary=about, arguments=arguments, ingredients=own, yaml=yaml)
 
@@ -157,7 +157,7 @@ def _one(short: str, roots: Roots) -> str:
     if not names and short in dict(roots.all_recipes()):
         raise UserError(f"there is no component {short}; {short} is a recipe: `nemo-vfm show {short}`")
     if not names:  # a slot is meant (they are lower-case, as no class is), or a class
-        known = [name.rpartition(".")[2] for name in everything(roots)]
+        known = [name.rpartition(".")[2] for name in all_names(roots)]
         same = [name for name in known if name.lower() == short.lower()]
         slot = "" if same or not short.islower() else did_you_mean(short, slots_of(roots))
         near = slot or did_you_mean(same[0] if same else short, same or known, most=len(known))  # once: 20 ms
@@ -194,7 +194,9 @@ def _component_lines(found: Catalogue, name: str, values: dict[str, Node], depth
         options = [hints.bare(option) for option in (get_args(hint) if hints.is_union(hint) else [hint])]
         # One component: not several, by name or in a list.
         takes_one = not any(hints.is_mapping(option) or hints.is_list(option) for option in options)
-        fitting = list(dict.fromkeys(name for slot in slots_in(argument.hint) for name in found.filling(slot.kind)))
+        fitting = list(
+            dict.fromkeys(name for slot in slots_in(argument.hint) for name in found.components_for(slot.kind))
+        )
         if said is not None and not (isinstance(said, Scalar) and said.value == MISSING):
             yield from _lines(key, said)
         elif said is None and argument.given:
@@ -203,14 +205,14 @@ def _component_lines(found: Catalogue, name: str, values: dict[str, Node], depth
             node = node_of(argument.default)
             lines = [(f"# {key}: may be left out", "")] if node is None else list(_lines(key, node))
             if node is not None and argument.default is None:
-                lines[0] = (lines[0][0], _wanted(argument, fitting))
+                lines[0] = (lines[0][0], _type_text(argument, fitting))
             yield from lines
         elif said is None and len(fitting) == 1 and takes_one and depth < _DEEPEST:
             yield f"{key}:", ""
             for text, comment in _component_lines(found, fitting[0], {}, depth + 1):
                 yield f"  {text}", comment
         else:
-            yield f"{key}: {MISSING}", _wanted(argument, fitting)
+            yield f"{key}: {MISSING}", _type_text(argument, fitting)
     for key, node in values.items():
         if key != TARGET:
             yield from _lines(key, node)
@@ -221,7 +223,7 @@ def _lines(key: str, node: Node) -> Iterator[Line]:
         yield line, ""
 
 
-def _wanted(argument: Described, fitting: list[str]) -> str:
+def _type_text(argument: ArgumentInfo, fitting: list[str]) -> str:
     short, text = [name.rpartition(".")[2] for name in fitting], words(argument.hint)
     return (
         text if not short or text.removesuffix(" or null").endswith(f" {short[0]}") else f"{text}: {', '.join(short)}"

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Any, Literal, get_args, get_origin
 
 from nemo_vfm.cli.catalogue.components import READ_BY_VERBS, Catalogue, Slot, slots_in
-from nemo_vfm.cli.catalogue.constructor_arguments import Described, describe, node_of, summary
+from nemo_vfm.cli.catalogue.constructor_arguments import ArgumentInfo, describe, node_of, summary
 from nemo_vfm.config import hints
 from nemo_vfm.config.tree import TARGET, plain
 from nemo_vfm.core.duration import Duration
@@ -62,7 +62,7 @@ class Schemas:
 
     def recipe(self) -> Json:
         """The schema of a recipe: one job, its arguments and the keys that every recipe has."""
-        jobs = self.found.filling(Job)
+        jobs = self.found.components_for(Job)
         root = [_when(name, {"if": {"required": ["defaults"]},
                              "then": self._root(name, complete=False),
                              "else": self._root(name, complete=True)}) for name in jobs]  # fmt: skip
@@ -80,7 +80,9 @@ class Schemas:
         Where no argument is called so, it is a name of the recipe's own, such as that of a callback.
         """
         self.more = {"defaults": {"$ref": "#/$defs/defaults"}}
-        arguments = [argument for name in self.found.reached() for argument in describe(self.found.known[name], 0)]
+        arguments = [
+            argument for name in self.found.all_components() for argument in describe(self.found.known[name], 0)
+        ]
         named = [argument.hint for argument in arguments if argument.name == slot]
         named += [READ_BY_VERBS[slot]] if slot in READ_BY_VERBS else []
         wanted = named or [hint for argument in arguments for hint in _entries(argument.hint)]
@@ -95,8 +97,8 @@ class Schemas:
         if key not in self.defs:
             reserved = {
                 "defaults": {"$ref": "#/$defs/defaults"},
-                "run_dir": _valued("the run folder; runs/<name of the recipe> if left out", [{"type": "string"}]),
-                "seed": _valued("the seed of all random numbers", [*_VALUES[int], _REFERENCE], 0),
+                "run_dir": _value_schema("the run folder; runs/<name of the recipe> if left out", [{"type": "string"}]),
+                "seed": _value_schema("the seed of all random numbers", [*_VALUES[int], _REFERENCE], 0),
             }
             whole = {"$ref": f"#/$defs/root:{name}"}
             self.defs[key] = self._complete(name, 0, whole) if complete else self._plain(name, 0, reserved)
@@ -135,11 +137,11 @@ class Schemas:
         below = {a.name: self._argument(a, complete=True) for a in arguments if any(slots_in(a.hint))}
         return {"allOf": [reference, {"required": [a.name for a in arguments if a.required], "properties": below}]}
 
-    def _argument(self, argument: Described, *, complete: bool) -> Json:
+    def _argument(self, argument: ArgumentInfo, *, complete: bool) -> Json:
         node = None if argument.required or argument.default is None else node_of(argument.default)
         options = self._options(argument.hint, complete=complete)
         text = ". ".join(part for part in (argument.text.rstrip("."), argument.words) if part)
-        return _valued(text, [*options, _REFERENCE] if options else [], None if node is None else plain(node))
+        return _value_schema(text, [*options, _REFERENCE] if options else [], None if node is None else plain(node))
 
     def _options(self, hint: Any, *, complete: bool) -> list[Json]:
         """What a value may look like, one entry a way; none where anything goes."""
@@ -180,7 +182,7 @@ class Schemas:
         return {"anyOf": [*options, _REFERENCE]} if options else {}
 
     def _fits(self, slot: Slot) -> bool:
-        return _is_lightnings(slot.kind) or bool(self.found.filling(slot.kind))
+        return _is_lightnings(slot.kind) or bool(self.found.components_for(slot.kind))
 
     def _slot(self, slot: Slot, *, complete: bool) -> Json:
         """A reference to a slot's definition: one of the components that fit."""
@@ -188,7 +190,7 @@ class Schemas:
         key = f"{'complete-' if complete else ''}slot:{name}" + (f":{slot.num_given} given" if slot.num_given else "")
         if key not in self.defs:
             self.defs[key] = {}
-            names = self.found.filling(slot.kind)
+            names = self.found.components_for(slot.kind)
             which = [_when(n, self._component(n, slot.num_given, complete=complete)) for n in names]
             theirs = [_LIGHTNINGS] if _is_lightnings(slot.kind) else []
             target = {"description": "the class", "anyOf": [{"enum": names}, _REFERENCE, *theirs]}
@@ -224,7 +226,7 @@ def _when(name: str, then: Json) -> Json:
     return {"if": {"required": [TARGET], "properties": {TARGET: {"const": name}}}, "then": then}
 
 
-def _valued(text: str, options: list[Json], default: object = None) -> Json:
+def _value_schema(text: str, options: list[Json], default: object = None) -> Json:
     described = {"description": text, **({} if default is None else {"default": default})}
     return {**described, "anyOf": options} if options else described
 

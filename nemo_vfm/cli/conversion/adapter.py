@@ -37,13 +37,13 @@ def convert_adapter(
     our_names = style == "ours"
     changes: Mapping[str, Tensor] = {}
     if base is not None:
-        model = _pretrained(base)
+        model = _load_base(base)
         changes = read_adapter(source, model).changes
         model_hash = fingerprint(dict(model.named_parameters()))
         load_adapters(model, {_LOADED: AdapterFile(path=source, alpha=alpha)})
         name, origin = _LOADED, f"{source.name} on {base}"
     else:
-        model = trained(source, key, trust, allow_host)
+        model = load_trained(source, key, trust, allow_host)
         model_hash = fingerprint(dict(model.named_parameters()))
         name, origin = TRAINED, f"the run {run_of(source)}"
     matrices = extract_adapter(model, name, our_names=our_names)
@@ -53,7 +53,7 @@ def convert_adapter(
     return f"the adapter of {origin}: {len(linears)} linears, {count:,} parameters, as {file.name} in the style {style}"
 
 
-def trained(source: Path, key: str | None, trust: Sequence[str], allow_host: Sequence[str]) -> "nn.Module":
+def load_trained(source: Path, key: str | None, trust: Sequence[str], allow_host: Sequence[str]) -> "nn.Module":
     """Build a run's model and load its base weights and adapters.
 
     Raises:
@@ -62,11 +62,11 @@ def trained(source: Path, key: str | None, trust: Sequence[str], allow_host: Seq
     import torch
 
     from nemo_vfm.core.errors import UserError
-    from nemo_vfm.explain.step_report import training
+    from nemo_vfm.explain.step_report import load_training
     from nemo_vfm.parallel.apply.frozen_weights import learned_state
     from nemo_vfm.parallel.checkpoint import checkpoint
 
-    job, _, _ = training(run_of(source), trust, allow_host)
+    job, _, _ = load_training(run_of(source), trust, allow_host)
     if job.weights.adapters is None:
         raise UserError(f"{source} trained no adapters; remove --adapter to convert its weights")
     model = job.model()
@@ -88,7 +88,7 @@ def trained(source: Path, key: str | None, trust: Sequence[str], allow_host: Seq
     return model
 
 
-def merged(model: "nn.Module") -> "dict[str, Tensor]":
+def merged_weights(model: "nn.Module") -> "dict[str, Tensor]":
     """Return a model's weights by name, with its adapters merged."""
     from nemo_vfm.models.adapters.low_rank import LowRank
     from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
@@ -123,9 +123,9 @@ def merge_adapter(
     from nemo_vfm.models.convert.video.transformer_folder import TransformerFolder, write_transformer
     from nemo_vfm.models.dit import DiT
 
-    model = _pretrained(base)
+    model = _load_base(base)
     load_adapters(model, {_LOADED: AdapterFile(path=source, alpha=alpha)})
-    weights = merged(model)
+    weights = merged_weights(model)
     with GptFolder(base) if is_language_model(base) else TransformerFolder(base) as stored:
         kind = stored.dtype(next(iter(weights))) if dtype is None else getattr(torch, DTYPES[dtype])
     if isinstance(model, DiT):
@@ -149,7 +149,7 @@ def merge_adapter(
     return f"{base} with {source.name} merged into it: {count:,} parameters"
 
 
-def _pretrained(base: Path) -> "nn.Module":
+def _load_base(base: Path) -> "nn.Module":
     from nemo_vfm.models.convert.gpt_folder import load_gpt
     from nemo_vfm.models.convert.gpt_source import is_language_model
     from nemo_vfm.models.convert.video.transformer_folder import load_video_model

@@ -77,7 +77,7 @@ def convert(
 def _part(source: Path, given: "ForeignTensors", target: Path) -> str:
     """Write Wan's autoencoder or text encoder as a folder of diffusers or transformers."""
     from nemo_vfm.core.storage.files import sha256_file, write_json
-    from nemo_vfm.models.convert.tensor_source import Unread
+    from nemo_vfm.models.convert.tensor_source import LazyTensors
     from nemo_vfm.models.convert.video.wan_native import unscaled
     from nemo_vfm.models.convert.video.wan_parts import part_of
     from nemo_vfm.parallel.checkpoint import checkpoint_one_file
@@ -85,21 +85,21 @@ def _part(source: Path, given: "ForeignTensors", target: Path) -> str:
     wide, scales = unscaled(given.tensors)
     tensors = {name: stored for name, stored in wide.items() if name != "spiece_model"}
     part = part_of({name: stored.shape for name, stored in tensors.items()})
-    weights = Unread({here: tensors[there] for here, there in part.names.items()})
+    weights = LazyTensors({here: tensors[there] for here, there in part.names.items()})
     digest = checkpoint_one_file.write(target / part.file, weights, {})
     others = [*sorted(set(given.tensors) - set(tensors) - set(scales.values())), *given.others]
     write_json(target / CONFIG, part.config)
     _write_about(target, source, given.format, sha256_file(source), digest["sha256"], others)
     use = "task.codec.folder" if part.file != MODEL else "task.text_encoder.folder, with its own tokenizer"
     numbers = sum(math.prod(stored.shape) for stored in tensors.values())
-    return f"{part.what}, for {use}: {_told(len(tensors), numbers, others)}"
+    return f"{part.what}, for {use}: {_count_sentence(len(tensors), numbers, others)}"
 
 
 def _checkpoint(source: Path, given: "ForeignTensors", target: Path, key: str | None) -> str:
     """The tensors of a distributed checkpoint under the names that they have there, or below `key`."""
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.core.storage.files import sha256_folder
-    from nemo_vfm.models.convert.tensor_source import Unread
+    from nemo_vfm.models.convert.tensor_source import LazyTensors
     from nemo_vfm.parallel.checkpoint import checkpoint_one_file, tensor_file
 
     known = list(given.tensors)
@@ -111,11 +111,11 @@ def _checkpoint(source: Path, given: "ForeignTensors", target: Path, key: str | 
         words = ", ".join(sorted({name.partition(".")[0] for name in known})[:12])
         raise UserError(f"there are no weights{f' below {key}' if key else ''}; it has {words or 'no tensors'}")
     others = [*sorted(set(given.tensors) - set(names.values())), *given.others]
-    weights = Unread({here: given.tensors[there] for here, there in names.items()})
+    weights = LazyTensors({here: given.tensors[there] for here, there in names.items()})
     digest = checkpoint_one_file.write(target / MODEL, weights, {})
     _write_about(target, source, given.format, sha256_folder(source), digest["sha256"], others)
     shapes = tensor_file.read_header(target / MODEL).shapes
-    return _told(len(names), sum(math.prod(shape) for shape in shapes.values()), others)
+    return _count_sentence(len(names), sum(math.prod(shape) for shape in shapes.values()), others)
 
 
 def _write_about(
@@ -128,7 +128,7 @@ def _write_about(
                                 "not_carried_over": list(others)})  # fmt: skip
 
 
-def _told(count: int, numbers: int, others: Sequence[str]) -> str:
+def _count_sentence(count: int, numbers: int, others: Sequence[str]) -> str:
     left = f"; not carried over: {_some(others, 8)}" if others else ""
     return f"{count} tensor{'s' * (count != 1)}, {numbers:,} numbers{left}"
 
@@ -151,7 +151,7 @@ def _file(source: Path, target: Path, key: str | None, leave_out: bool) -> str:
     except (KeyError, ValueError) as error:  # a dtype it does not know, half a character in a name, NaN in a setting
         raise DataError(f"safetensors and JSON cannot hold its content ({error})") from error
     _write_about(target, source, found.format, sha256_file(source), digest["sha256"], found.others)
-    return _told(len(found.weights), sum(tensor.numel() for tensor in found.weights.values()), found.others)
+    return _count_sentence(len(found.weights), sum(tensor.numel() for tensor in found.weights.values()), found.others)
 
 
 def main() -> int:

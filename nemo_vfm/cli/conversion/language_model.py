@@ -57,7 +57,7 @@ def convert_out(
     """
     import torch
 
-    from nemo_vfm.cli.conversion.adapter import merged, trained
+    from nemo_vfm.cli.conversion.adapter import load_trained, merged_weights
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
     from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
@@ -76,7 +76,11 @@ def convert_out(
     saved = checkpoint.found(source)
     group = key or ("ema" if "ema" in saved.groups else "model")
     adapted = bool(adapted_linears(known.model))
-    weights = merged(trained(source, group, trust, allow_host)) if adapted else checkpoint.weights_of(saved, group)
+    weights = (
+        merged_weights(load_trained(source, group, trust, allow_host))
+        if adapted
+        else checkpoint.weights_of(saved, group)
+    )
     write_gpt(known.model, weights, target, length, generation=_generation(known, folder),
               dtype=None if dtype is None else getattr(torch, DTYPES[dtype]))  # fmt: skip
     _warn_of_qwen(folder, target)
@@ -104,18 +108,18 @@ def known_model(source: Path, trust: Sequence[str], allow_host: Sequence[str], p
     from nemo_vfm.core.storage.files import read_json
     from nemo_vfm.core.types.encoders import Tokenizer
     from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
-    from nemo_vfm.explain.step_report import training
+    from nemo_vfm.explain.step_report import load_training
     from nemo_vfm.models.gpt import GPT
 
     if (source / INGREDIENT).is_file():
         settings = dict(read_values((source / INGREDIENT).read_text(), INGREDIENT.name))
         with torch.device("meta"):
-            model = _built(settings)
+            model = _build_node(settings)
         length, folder = read_json(source / "convert.json").get("most_tokens"), source / TOKENIZER
         if folder.is_dir():
             return KnownModel(model, length, FolderTokenizer(folder=folder))
         return KnownModel(model, length, None, source)
-    job, _, _ = training(run_of(source), trust, allow_host)
+    job, _, _ = load_training(run_of(source), trust, allow_host)
     with torch.device("meta"):
         model = job.model()
     if not isinstance(model, GPT):
@@ -125,7 +129,7 @@ def known_model(source: Path, trust: Sequence[str], allow_host: Sequence[str], p
                       tokenizer if isinstance(tokenizer, Tokenizer) else None)  # fmt: skip
 
 
-def _built(value: Any) -> Any:
+def _build_node(value: Any) -> Any:
     """A node of an ingredient that `convert_in` wrote; KeyError where it is of another class."""
     from nemo_vfm.models.blocks.text import experts, rope_scaling, sliding_window
     from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
@@ -138,7 +142,7 @@ def _built(value: Any) -> Any:
     kinds = (GPT, TextRope, LongContext, rope_scaling.LinearScaling, rope_scaling.YarnScaling, rope_scaling.LongRope,
              sliding_window.SlidingWindow, experts.Experts)  # fmt: skip
     known = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in kinds}
-    return known[value["_target_"]](**{key: _built(one) for key, one in value.items() if key != "_target_"})
+    return known[value["_target_"]](**{key: _build_node(one) for key, one in value.items() if key != "_target_"})
 
 
 def _generation(known: KnownModel, tokenizer: Path | None) -> "dict[str, Json]":

@@ -55,7 +55,7 @@ def export_ranker(
     """
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.core.storage.files import write_json
-    from nemo_vfm.explain.step_report import training
+    from nemo_vfm.explain.step_report import load_training
     from nemo_vfm.models.recommenders.ranker import Ranker
     from nemo_vfm.models.recommenders.ranker_program import RowFormat, write_ranker
     from nemo_vfm.parallel.checkpoint import checkpoint
@@ -64,7 +64,7 @@ def export_ranker(
 
     if dtype not in (None, "fp32", "int8"):
         raise UserError(f"--dtype {dtype}: rows of tables are written as fp32 or int8")
-    job, _, _ = training(run_of(source), trust, allow_host)
+    job, _, _ = load_training(run_of(source), trust, allow_host)
     model, saved = job.model(), checkpoint.found(source)
     if not isinstance(model, Ranker) or not isinstance(job.task, Click):
         raise UserError(

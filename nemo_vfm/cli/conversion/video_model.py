@@ -55,7 +55,7 @@ def convert_out(
     """
     import torch
 
-    from nemo_vfm.cli.conversion.adapter import merged, trained
+    from nemo_vfm.cli.conversion.adapter import load_trained, merged_weights
     from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
     from nemo_vfm.models.convert.video.native_weights import write_native
     from nemo_vfm.models.convert.video.transformer_folder import copy_pipeline, replaced_part, write_transformer
@@ -66,7 +66,11 @@ def convert_out(
     saved = checkpoint.found(source)
     group = key or ("ema" if "ema" in saved.groups else "model")
     adapted = bool(adapted_linears(model))
-    weights = merged(trained(source, group, trust, allow_host)) if adapted else checkpoint.weights_of(saved, group)
+    weights = (
+        merged_weights(load_trained(source, group, trust, allow_host))
+        if adapted
+        else checkpoint.weights_of(saved, group)
+    )
     kind = None if dtype is None else getattr(torch, DTYPES[dtype])
     count = sum(parameter.numel() for name, parameter in model.named_parameters() if not is_adapter(name))
     content = "weights with the adapter merged into them" if adapted else "weights"
@@ -100,9 +104,9 @@ def _model(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> "Di
             raise UserError(f"{source} is a {target}; only {', '.join(kinds)} can be written for diffusers")
         with torch.device("meta"):
             return kinds[target](**arguments)
-    from nemo_vfm.explain.step_report import training
+    from nemo_vfm.explain.step_report import load_training
 
-    job, _, _ = training(run_of(source), trust, allow_host)
+    job, _, _ = load_training(run_of(source), trust, allow_host)
     with torch.device("meta"):
         model = job.model()
     if not isinstance(model, DiT):

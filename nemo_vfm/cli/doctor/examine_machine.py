@@ -17,7 +17,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from nemo_vfm.cli.doctor.probe_child import Answer, State, ask
+from nemo_vfm.cli.doctor.probe_child import ProbeResult, State, ask
 from nemo_vfm.config import Roots
 from nemo_vfm.config.roots import header
 from nemo_vfm.core.optional import available, line_of_extras
@@ -33,7 +33,7 @@ _GROUPS = ("needed", "video", "GPU", "cluster", "machine", "optional packages")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """How one thing was found."""
 
     group: str
@@ -63,31 +63,32 @@ def paste_ready(text: str) -> str:
     return re.sub(r"/(home|Users)/[^/\s'\":]+", "~", text)
 
 
-def python() -> Finding:
+def python() -> CheckResult:
     """The interpreter."""
     supported = " and ".join(f"{major}.{minor}" for major, minor in PYTHONS)
     fits = sys.version_info[:2] in PYTHONS
     detail = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     hint = "" if fits else f"create an environment with Python {supported}"
-    return Finding("needed", "Python", "ok" if fits else "broken", detail, hint, needed=True)
+    return CheckResult("needed", "Python", "ok" if fits else "broken", detail, hint, needed=True)
 
 
-def packages() -> Iterator[Finding]:
+def packages() -> Iterator[CheckResult]:
     """Whether the versions that we declare are installed; their own declarations are pip's business."""
     try:
         declared = [Requirement(line) for line in metadata.requires("nemo_vfm") or []]
     except metadata.PackageNotFoundError:
-        yield Finding("needed", "packages", "low", "nemo_vfm itself is not installed, so versions were not compared",
+        yield CheckResult("needed", "packages", "low",
+                          "nemo_vfm itself is not installed, so versions were not compared",
                       "pip install -e . in the checkout", needed=True)  # fmt: skip
         return
     wanted = [r for r in declared if not r.marker or r.marker.evaluate({"extra": ""})]
     wrong = [(requirement, why) for requirement in wanted if (why := why_not(requirement))]
     for requirement, why in wrong:
         missing = "not installed" in why
-        yield Finding("needed", requirement.name, "missing" if missing else "broken", why,
+        yield CheckResult("needed", requirement.name, "missing" if missing else "broken", why,
                       f"pip install '{requirement.name}{requirement.specifier}'", needed=True)  # fmt: skip
     if not wrong:
-        yield Finding("needed", "packages", "ok", f"{len(wanted)} installed in supported versions", needed=True)
+        yield CheckResult("needed", "packages", "ok", f"{len(wanted)} installed in supported versions", needed=True)
 
 
 def extras() -> Iterator[tuple[str, str]]:
@@ -117,7 +118,7 @@ def why_not(requirement: Requirement) -> str:
     return f"{requirement.name} is {version}, expected {requirement.specifier}"
 
 
-def memory() -> Finding:
+def memory() -> CheckResult:
     """RAM."""
     import psutil
 
@@ -130,7 +131,9 @@ def memory() -> Finding:
         total, free = limit / 1e9, min(free, max(limit - used, 0) / 1e9)
     low = free < _LITTLE_MEMORY_GB
     hint = "reduce num_workers or the batch size" if low else ""
-    return Finding("machine", "memory", "low" if low else "ok", f"{total:.1f} GB, {free:.1f} GB free{of_group}", hint)
+    return CheckResult(
+        "machine", "memory", "low" if low else "ok", f"{total:.1f} GB, {free:.1f} GB free{of_group}", hint
+    )
 
 
 def _cgroup_limits() -> Iterator[tuple[int, int]]:
@@ -153,32 +156,32 @@ def _cgroup_limits() -> Iterator[tuple[int, int]]:
                 yield limit, int((group / names[1]).read_text())
 
 
-def processors() -> Finding:
+def processors() -> CheckResult:
     """CPU cores that this process may use."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Finding("machine", "CPU cores", "ok", f"{usable} of {os.cpu_count()}")
+    return CheckResult("machine", "CPU cores", "ok", f"{usable} of {os.cpu_count()}")
 
 
-def shared_memory() -> Finding:
+def shared_memory() -> CheckResult:
     """What loader processes hand batches over in."""
     if not _SHM.is_dir():
-        return Finding("machine", "shared memory", "ok", "no /dev/shm on this system")
+        return CheckResult("machine", "shared memory", "ok", "no /dev/shm on this system")
     total = shutil.disk_usage(_SHM).total / 1e9
     low = total < _LITTLE_SHM_GB
     hint = "loader processes need it: docker run --shm-size=8g, or num_workers: 0" if low else ""
-    return Finding("machine", "shared memory", "low" if low else "ok", f"{_SHM} has {total:.2g} GB", hint)
+    return CheckResult("machine", "shared memory", "low" if low else "ok", f"{_SHM} has {total:.2g} GB", hint)
 
 
-def open_files() -> Finding:
+def open_files() -> CheckResult:
     """How many files a process may hold open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     low = 0 <= soft < _FEW_FILES
     hint = "many loader processes need more: ulimit -n 4096" if low else ""
     limits = " of ".join("any number" if limit < 0 else f"{limit:,}" for limit in (soft, hard))
-    return Finding("machine", "open files", "low" if low else "ok", limits, hint)
+    return CheckResult("machine", "open files", "low" if low else "ok", limits, hint)
 
 
-def run_folder(folder: Path) -> Iterator[Finding]:
+def run_folder(folder: Path) -> Iterator[CheckResult]:
     """Whether runs can be written here, and how much."""
     there = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
     try:
@@ -187,26 +190,26 @@ def run_folder(folder: Path) -> Iterator[Finding]:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        yield Finding("needed", "run folder", "broken", f"{folder} cannot be written: {error.strerror}",
+        yield CheckResult("needed", "run folder", "broken", f"{folder} cannot be written: {error.strerror}",
                       "work in another folder, or give every run its own run_dir=DIR", needed=True)  # fmt: skip
         return
     free = shutil.disk_usage(there).free / 1e9
-    yield Finding("needed", "run folder", "ok", f"{folder} can be written", needed=True)
+    yield CheckResult("needed", "run folder", "ok", f"{folder} can be written", needed=True)
     low = free < _LITTLE_DISK_GB
     hint = "checkpoints and shards fill a disk quickly; choose a run_dir on a larger one" if low else ""
-    yield Finding("machine", "disk", "low" if low else "ok", f"{free:,.1f} GB free for {folder}", hint)
+    yield CheckResult("machine", "disk", "low" if low else "ok", f"{free:,.1f} GB free for {folder}", hint)
 
 
-def programs() -> Iterator[Finding]:
+def programs() -> Iterator[CheckResult]:
     """Slurm's commands."""
     for name in ("sbatch", "srun"):
         path = shutil.which(name)
         hint = "" if path else "submit Slurm jobs from a login node"
-        yield Finding("cluster", name, "ok" if path else "missing", path or "not on PATH", hint)
+        yield CheckResult("cluster", name, "ok" if path else "missing", path or "not on PATH", hint)
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ProbeCheck:
     """A check that runs in a process of its own."""
 
     group: str
@@ -221,62 +224,64 @@ class Probe:
 
 #: The slowest first, so that the others run beside it.
 PROBES = (
-    Probe("needed", "Lightning", "lightning", "lightning", "pip install 'lightning>=2.4,<2.7'", needed=True),
-    Probe("needed", "torch", "torch", "torch", "pip install torch", needed=True),
-    Probe("GPU", "GPU", "gpu", "torch", "a driver (nvidia-smi shows it) and a torch built for its CUDA"),
-    Probe("needed", "H.264 encoder", "h264", "av", "pip install --force-reinstall av (its wheels bring libx264)",
+    ProbeCheck("needed", "Lightning", "lightning", "lightning", "pip install 'lightning>=2.4,<2.7'", needed=True),
+    ProbeCheck("needed", "torch", "torch", "torch", "pip install torch", needed=True),
+    ProbeCheck("GPU", "GPU", "gpu", "torch", "a driver (nvidia-smi shows it) and a torch built for its CUDA"),
+    ProbeCheck("needed", "H.264 encoder", "h264", "av", "pip install --force-reinstall av (its wheels bring libx264)",
           needed=True),
-    Probe("needed", "PyAV decoder", "pyav", "av", "pip install --force-reinstall av", needed=True),
-    Probe("video", "decord decoder", "decord", "decord",
+    ProbeCheck("needed", "PyAV decoder", "pyav", "av", "pip install --force-reinstall av", needed=True),
+    ProbeCheck("video", "decord decoder", "decord", "decord",
           " (x86-64 only; wanted by `decoder: decord` alone)", extra="decord"),
-    Probe("video", "torchcodec decoder", "torchcodec", "torchcodec",
+    ProbeCheck("video", "torchcodec decoder", "torchcodec", "torchcodec",
           " and the system's FFmpeg (apt install ffmpeg)", extra="torchcodec"),
-    Probe("cluster", "Ray", "ray", "ray", "", extra="ray"),
-    Probe("GPU", "NVENC encoder", "nvenc", "av", "a GPU with NVENC (A100 and H100 have none)", behind="gpu"),
-    Probe("GPU", "NVDEC decoder", "nvdec", "av", "the driver's video libraries (in containers:"
+    ProbeCheck("cluster", "Ray", "ray", "ray", "", extra="ray"),
+    ProbeCheck("GPU", "NVENC encoder", "nvenc", "av", "a GPU with NVENC (A100 and H100 have none)", behind="gpu"),
+    ProbeCheck("GPU", "NVDEC decoder", "nvdec", "av", "the driver's video libraries (in containers:"
           " NVIDIA_DRIVER_CAPABILITIES with video)", behind="gpu"),
-    Probe("GPU", "NCCL", "nccl", "torch", "a torch built for CUDA; its wheels bring NCCL", behind="gpu"),
+    ProbeCheck("GPU", "NCCL", "nccl", "torch", "a torch built for CUDA; its wheels bring NCCL", behind="gpu"),
 )  # fmt: skip
 
 
-def examine(folder: Path, run_probe: Callable[[str], Answer] = ask) -> list[Finding]:
+def examine(folder: Path, run_probe: Callable[[str], ProbeResult] = ask) -> list[CheckResult]:
     """Look at everything; `folder` is where runs would be written, `run_probe` runs a probe in its process."""
-    checks: tuple[Callable[[], Finding | Iterable[Finding]], ...] = (
+    checks: tuple[Callable[[], CheckResult | Iterable[CheckResult]], ...] = (
         python, packages, partial(run_folder, folder), programs, processors, memory, shared_memory, open_files,
         _optional_packages,
     )  # fmt: skip
-    futures: dict[str, Future[Finding]] = {}
+    futures: dict[str, Future[CheckResult]] = {}
     # Two at least: a probe may wait for an earlier one.
     with ThreadPoolExecutor(max(2, min(4, os.cpu_count() or 1))) as pool:
         for probe in PROBES:
             futures[probe.probe] = pool.submit(_probe, probe, futures.get(probe.behind), run_probe)
-        here = [finding for check in checks for finding in _guarded(check)]
+        here = [finding for check in checks for finding in _run_check(check)]
         findings = [*here, *(future.result() for future in futures.values())]
     return sorted(findings, key=lambda finding: _GROUPS.index(finding.group))
 
 
-def _guarded(check: Callable[[], Finding | Iterable[Finding]]) -> list[Finding]:
+def _run_check(check: Callable[[], CheckResult | Iterable[CheckResult]]) -> list[CheckResult]:
     try:
         found = check()
-        return [found] if isinstance(found, Finding) else list(found)
+        return [found] if isinstance(found, CheckResult) else list(found)
     except Exception as error:  # a strange machine is what this verb is for
         name = getattr(check, "__name__", "check").strip("<>_")
-        return [Finding("machine", name, "broken", f"could not be checked: {type(error).__name__}: {error}")]
+        return [CheckResult("machine", name, "broken", f"could not be checked: {type(error).__name__}: {error}")]
 
 
-def _probe(probe: Probe, behind: "Future[Finding] | None", run_probe: Callable[[str], Answer]) -> Finding:
+def _probe(
+    probe: ProbeCheck, behind: "Future[CheckResult] | None", run_probe: Callable[[str], ProbeResult]
+) -> CheckResult:
     if not available(probe.module):
-        answer = Answer("missing", f"{probe.module} is not installed")
+        answer = ProbeResult("missing", f"{probe.module} is not installed")
     elif behind is not None and (before := behind.result()).state != "ok":
-        answer = Answer("missing", f"needs a working {before.name}")
+        answer = ProbeResult("missing", f"needs a working {before.name}")
     else:
         answer = run_probe(probe.probe)
     install = line_of_extras([probe.extra]) if probe.extra else ""
     hint = "" if answer.state == "ok" else install + probe.hint
-    return Finding(probe.group, probe.name, answer.state, answer.detail, hint, probe.needed)
+    return CheckResult(probe.group, probe.name, answer.state, answer.detail, hint, probe.needed)
 
 
-def _optional_packages() -> Iterator[Finding]:
+def _optional_packages() -> Iterator[CheckResult]:
     """The extras that no probe tries: installed or not, and which recipes need them."""
     names: dict[str, list[str]] = {}
     for name, file in sorted(Roots.standard().all_recipes()):
@@ -291,4 +296,4 @@ def _optional_packages() -> Iterator[Finding]:
             hint = line_of_extras([extra]) if why else ""
             needed_by = f"; {users[extra]}" if extra in users else ""
             detail = f"{why or 'installed'}{needed_by}"
-            yield Finding("optional packages", extra, "missing" if why else "ok", detail, hint)
+            yield CheckResult("optional packages", extra, "missing" if why else "ok", detail, hint)

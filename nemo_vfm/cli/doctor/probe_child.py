@@ -37,14 +37,14 @@ _TOLERANCE = 6  # a lossy codec gives a flat grey back nearly unchanged
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeResult:
     """How a probe ended."""
 
     state: State
     detail: str
 
 
-def ask(name: str, limit_s: float = LIMIT_S) -> Answer:
+def ask(name: str, limit_s: float = LIMIT_S) -> ProbeResult:
     """Run a probe apart."""
     paths = [_PACKAGE_PARENT, os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -58,33 +58,33 @@ def ask(name: str, limit_s: float = LIMIT_S) -> Answer:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return Answer("broken", f"did not answer within {limit_s:.0f} s")
+        return ProbeResult("broken", f"did not answer within {limit_s:.0f} s")
     answers = [line.removeprefix(_MARK) for line in out.splitlines() if line.startswith(_MARK)]
-    return Answer(**json.loads(answers[-1])) if answers else _died(process.returncode, complaints)
+    return ProbeResult(**json.loads(answers[-1])) if answers else _crash_answer(process.returncode, complaints)
 
 
-def _died(status: int, complaints: str) -> Answer:
+def _crash_answer(status: int, complaints: str) -> ProbeResult:
     last = next((line for line in reversed(complaints.splitlines()) if line.strip()), "")
     try:
         how = f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
     except ValueError:
         how = f"ended by signal {-status}"
-    return Answer("broken", f"{how}{f': {last.strip()[:200]}' if last else ''}")
+    return ProbeResult("broken", f"{how}{f': {last.strip()[:200]}' if last else ''}")
 
 
-def answer(name: str) -> Answer:
+def answer(name: str) -> ProbeResult:
     """Run a probe here."""
     try:
-        return Answer("ok", PROBES[name]())
+        return ProbeResult("ok", PROBES[name]())
     except MissingPackage as error:
         # Not installed, or installed and something that it needs is not: then it cannot be used as it is.
         cause = error.__cause__
         absent = isinstance(cause, ModuleNotFoundError)
-        return Answer("missing" if absent else "broken", f"{type(cause).__name__}: {cause}"[:300])
+        return ProbeResult("missing" if absent else "broken", f"{type(cause).__name__}: {cause}"[:300])
     except UserError as error:
-        return Answer("missing", str(error))
+        return ProbeResult("missing", str(error))
     except BaseException as error:  # SystemExit at import too: whatever it is, it is the finding
-        return Answer("broken", f"{type(error).__name__}: {str(error).strip()[:300]}")
+        return ProbeResult("broken", f"{type(error).__name__}: {str(error).strip()[:300]}")
 
 
 def torch_works() -> str:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from nemo_vfm.cli.migrate.automodel import AUTOMODEL, FLOW_DEFAULTS
 from nemo_vfm.cli.migrate.dfm_format import DFM
 from nemo_vfm.cli.migrate.diffusion import diffusion
-from nemo_vfm.cli.migrate.draft import Draft, Fate, Format, Kind, kind_of, recognised
+from nemo_vfm.cli.migrate.draft import Fate, Format, Kind, RecipeDraft, detect_format, kind_of
 from nemo_vfm.cli.migrate.foreign_yaml import Key, Value, read_keys
 from nemo_vfm.cli.migrate.language import language
 from nemo_vfm.cli.migrate.lightning_cli import LIGHTNING_CLI, is_lightning_cli, lightning_cli
 from nemo_vfm.cli.migrate.nemo1 import NEMO1
 from nemo_vfm.cli.migrate.nemo2 import NEMO2
 from nemo_vfm.cli.migrate.parallel import parallel
-from nemo_vfm.cli.migrate.training import spare_norms, training
+from nemo_vfm.cli.migrate.training import migrate_training, spare_norms
 from nemo_vfm.core.errors import UserError
 
 FORMATS = {form.name: form for form in (AUTOMODEL, DFM, NEMO2, NEMO1)}
@@ -25,7 +25,7 @@ _FLOW_MODELS = ("flow_matching.", "model.num_joint_layers", "model.context_dim",
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MigratedKey:
     """One key of the file and what became of it."""
 
     key: Key
@@ -37,10 +37,10 @@ class Migration:
     """A file's recipe and account."""
 
     form: Format  #: the format it was in
-    draft: Draft
-    entries: tuple[Entry, ...]  #: every key of the file, in order, once
+    draft: RecipeDraft
+    entries: tuple[MigratedKey, ...]  #: every key of the file, in order, once
 
-    def of(self, verdict: str) -> list[Entry]:
+    def of(self, verdict: str) -> list[MigratedKey]:
         """The keys of one verdict."""
         return [entry for entry in self.entries if entry.fate.verdict == verdict]
 
@@ -56,7 +56,7 @@ def migrate(text: str, name: str, form: str = "", kind: Kind | None = None) -> M
     keys = read_keys(text, name)
     if form == LIGHTNING_CLI.name or (not form and is_lightning_cli(keys)):
         draft = lightning_cli(keys)
-        return Migration(LIGHTNING_CLI, draft, tuple(Entry(key, draft.fates[key.path]) for key in keys))
+        return Migration(LIGHTNING_CLI, draft, tuple(MigratedKey(key, draft.fates[key.path]) for key in keys))
     chosen = _format(keys, name, form)
     trained = kind or kind_of(keys, chosen)
     if trained is None:
@@ -81,17 +81,17 @@ def migrate(text: str, name: str, form: str = "", kind: Kind | None = None) -> M
     if any(key.path.startswith("flow_matching.") for key in keys):  # in DFM's files, too
         facts |= FLOW_DEFAULTS
     facts |= {fact: key.value for fact, key in speakers.items()}
-    draft = Draft(facts, trained)
+    draft = RecipeDraft(facts, trained)
     (diffusion if draft.kind == "diffusion" else language)(draft)
     parallel(draft)
-    training(draft)
+    migrate_training(draft)
     if chosen is not AUTOMODEL:
         spare_norms(draft)
     return Migration(chosen, draft, tuple(_entries(keys, chosen, draft, speakers)))
 
 
 def _format(keys: Sequence[Key], name: str, form: str) -> Format:
-    if known := form or recognised(keys):
+    if known := form or detect_format(keys):
         return FORMATS[known]
     if any(key.path == "_target_" and str(key.value).startswith("nemo_vfm.") for key in keys):
         raise UserError(f"{name} is already a nemo_vfm recipe; use `nemo-vfm copy` to copy it")
@@ -102,12 +102,12 @@ def _format(keys: Sequence[Key], name: str, form: str) -> Format:
                     f"them, pass --from FORMAT")  # fmt: skip
 
 
-def _entries(keys: Sequence[Key], form: Format, draft: Draft, speakers: dict[str, Key]) -> Iterator[Entry]:
+def _entries(keys: Sequence[Key], form: Format, draft: RecipeDraft, speakers: dict[str, Key]) -> Iterator[MigratedKey]:
     for key in keys:
         fact = "" if key.secret else form.fact(key.path)
         if not fact:
-            yield Entry(key, Fate("left", "", form.reason(key)))
+            yield MigratedKey(key, Fate("left", "", form.reason(key)))
         elif key.value != speakers[fact].value:
-            yield Entry(key, Fate("left", "", f"{speakers[fact].path} takes precedence over it"))
+            yield MigratedKey(key, Fate("left", "", f"{speakers[fact].path} takes precedence over it"))
         else:
-            yield Entry(key, draft.fates.get(fact, Fate("left", "", form.reason(key))))
+            yield MigratedKey(key, draft.fates.get(fact, Fate("left", "", form.reason(key))))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.cli.migrate.draft import RecipeDraft
 from nemo_vfm.cli.migrate.foreign_yaml import Value
 from nemo_vfm.cli.migrate.language_data import is_path
 from nemo_vfm.models.adapters.low_rank import WHOLE
@@ -19,14 +19,14 @@ FACTS = ("lora", "lora_rank", "lora_alpha", "lora_targets", "lora_excluded", "lo
 _DEFAULTS = {"lora_rank": 8, "lora_alpha": 32}  # of AutoModel's PeftConfig
 
 
-def adapters(draft: Draft, model: nn.Module, theirs: Mapping[str, tuple[str, ...]]) -> None:
+def adapters(draft: RecipeDraft, model: nn.Module, theirs: Mapping[str, tuple[str, ...]]) -> None:
     """Adapters of the linears that the file chooses; nothing where it asks for none.
 
     `model` is one block of the model that is trained; `theirs`, the names of each of its linears' projections there.
     """
-    if not asked(draft):
+    if not has_adapters(draft):
         return
-    chosen = _chosen(draft, theirs)
+    chosen = _chosen_patterns(draft, theirs)
     if not chosen:
         draft.differ("none of the linears that it adapts is known here, so all weights are trained")
         for fact in FACTS:
@@ -67,12 +67,12 @@ def adapters(draft: Draft, model: nn.Module, theirs: Mapping[str, tuple[str, ...
     draft.agree("dora", "weights.adapters.method")
 
 
-def asked(draft: Draft) -> bool:
+def has_adapters(draft: RecipeDraft) -> bool:
     """Whether the file has adapters."""
     return any(draft.get(fact) is not None for fact in FACTS)
 
 
-def _chosen(draft: Draft, theirs: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+def _chosen_patterns(draft: RecipeDraft, theirs: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """Pattern of ours -> the names there, of block 0, that the file chooses."""
     found: dict[str, tuple[str, ...]] = {}
     excluded, targets = _patterns(draft, "lora_excluded"), _patterns(draft, "lora_targets") or ["*_proj"]
@@ -90,13 +90,13 @@ def _chosen(draft: Draft, theirs: Mapping[str, tuple[str, ...]]) -> dict[str, tu
     return found
 
 
-def _numbers(draft: Draft) -> list[str]:
+def _numbers(draft: RecipeDraft) -> list[str]:
     """Numbers of blocks that a pattern may name."""
     texts = " ".join([*_patterns(draft, "lora_targets"), *_patterns(draft, "lora_excluded")])
     return sorted(set(re.findall(r"\b(?:blocks|layers)\.(\d{1,4})\b", texts)), key=int)
 
 
-def _patterns(draft: Draft, fact: str) -> list[str]:
+def _patterns(draft: RecipeDraft, fact: str) -> list[str]:
     value = draft.get(fact)
     return [one for one in (value if isinstance(value, tuple) else (value,)) if isinstance(one, str) and one]
 
@@ -112,20 +112,20 @@ def _first(place: str) -> str:
     return re.sub(r"^blocks\.[^.]+\.", "blocks.0.", place)
 
 
-def put_folder(draft: Draft, kind: str) -> None:
+def put_folder(draft: RecipeDraft, kind: str) -> None:
     """The fact `pretrained` as a folder; `kind` says in notes whose folder it has to be."""
     name = draft.get("pretrained")
     if not is_path(name):
         draft.put("base", "???", f"a folder {kind}")
         draft.leave("pretrained", f"it names no model, so you must set it: base=FOLDER, a folder {kind}")
-    elif (here := downloaded(name)) is None:
+    elif (here := download_folder(name)) is None:
         draft.carry("pretrained", "base", name)
     else:
         draft.change("pretrained", "base", here, f"where `nemo-vfm get hf://{name}` puts it")
         draft.notes["base"] = f"nemo-vfm get hf://{name}"
 
 
-def downloaded(name: Value) -> str | None:
+def download_folder(name: Value) -> str | None:
     """Where a model of a hub lies after `nemo-vfm get`; None for a path."""
     if not isinstance(name, str) or name.startswith((".", "/")) or Path(name).exists():
         return None

@@ -3,8 +3,8 @@
 import re
 
 from nemo_vfm.cli.migrate.adapters import FACTS as ADAPTERS
-from nemo_vfm.cli.migrate.adapters import asked
-from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.cli.migrate.adapters import has_adapters
+from nemo_vfm.cli.migrate.draft import RecipeDraft
 from nemo_vfm.cli.migrate.language import FACTS as LANGUAGE
 from nemo_vfm.cli.migrate.published_video import REDRAWN, pipeline_of, published_video
 
@@ -34,7 +34,7 @@ _FOR_IMAGES = re.compile(r"flux|qwen.?image|hunyuan.?image|stable.?diffusion", r
 _PLACEHOLDER = re.compile(r"(?:.*/)?(?:PATH_TO|YOUR_|DATASET_FOLDER|<).*", re.IGNORECASE)
 
 
-def diffusion(draft: Draft) -> None:
+def diffusion(draft: RecipeDraft) -> None:
     """A recipe that trains a diffusion transformer on shards."""
     draft.put("task._target_", "nemo_vfm.diffusion.denoising_task.Denoise")
     published = pipeline_of(draft)
@@ -72,7 +72,7 @@ def diffusion(draft: Draft) -> None:
         _flow(draft, published)
 
 
-def _data(draft: Draft) -> None:
+def _data(draft: RecipeDraft) -> None:
     draft.put("data._target_", "nemo_vfm.data.sources.shard_data.ShardData")
     data_path = draft.get("data_path")
     path = data_path[0] if isinstance(data_path, tuple) and len(data_path) == 1 else data_path
@@ -103,7 +103,7 @@ def _data(draft: Draft) -> None:
         draft.put("data.val_fraction", 0.01, "held out for validation; there is no second dataset")
 
 
-def _shape(draft: Draft) -> None:
+def _shape(draft: RecipeDraft) -> None:
     value = draft.get("resolution")  # width and height; NeMo also writes them as the text "512, 512"
     if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d{1,5})\s*,\s*(\d{1,5})\s*", value)):
         value = (int(match[1]), int(match[2]))
@@ -134,7 +134,7 @@ def _shape(draft: Draft) -> None:
         draft.carry("fps", "data.buckets.buckets.all.fps")
 
 
-def _model(draft: Draft) -> None:
+def _model(draft: RecipeDraft) -> None:
     """A DiT with random weights, where no published model of ours is named."""
     draft.choices["model"] = "dit_s"
     draft.put("model.in_channels", 48, "of conf/codec/haar.yaml, which stands in for the VAE")
@@ -171,11 +171,11 @@ def _model(draft: Draft) -> None:
     draft.leave("text_dim", "the text encoder sets it; hashed replaces it and has 256")
     for fact in ("mode", "model_builder", "stage", "boundary", "image_share", *ADAPTERS):
         draft.leave(fact, "it concerns pretrained weights, and the DiT used instead begins with random ones")
-    if asked(draft):
+    if has_adapters(draft):
         draft.differ("adapters need pretrained weights, so all weights of the DiT are trained")
 
 
-def _text_encoder(draft: Draft) -> None:
+def _text_encoder(draft: RecipeDraft) -> None:
     """CLIP's text tower or a T5, from a local folder that the user gives."""
     found = next((known for known in _ENCODERS if known in str(draft.get("text_encoder")).lower()), None)
     if found is None:
@@ -191,7 +191,7 @@ def _text_encoder(draft: Draft) -> None:
         draft.carry("text_dim", "model.text_dim", width)
 
 
-def _flow(draft: Draft, published: str) -> None:
+def _flow(draft: RecipeDraft, published: str) -> None:
     if published:  # theirs passes sigma as it is
         draft.values.pop("task.objective.timesteps", None)
         draft.values.pop("task.objective.shift", None)
@@ -230,7 +230,7 @@ def _flow(draft: Draft, published: str) -> None:
     draft.leave("parameterization", "flow matching learns the velocity; no objective here predicts noise")
 
 
-def _draws(draft: Draft, *, uniform: bool, plain: bool) -> None:
+def _draws(draft: RecipeDraft, *, uniform: bool, plain: bool) -> None:
     """Which noise levels are drawn."""
     if plain:
         draft.change("sigma_noise", "task.objective.shift", 1.0, "without it, draws are uniform and not shifted")

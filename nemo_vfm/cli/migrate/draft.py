@@ -32,7 +32,7 @@ class Fate:
 
 
 @dataclass(slots=True)
-class Draft:
+class RecipeDraft:
     """A recipe in the making."""
 
     facts: Mapping[str, Value]  #: what the file said
@@ -135,7 +135,7 @@ class Format:
         return next((why for pattern, why in self.left.items() if _pattern(pattern).fullmatch(path)), UNKNOWN)
 
 
-def recognised(keys: Sequence[Key]) -> str:
+def detect_format(keys: Sequence[Key]) -> str:
     """The name of the format that a file is written in, or an empty text."""
     paths = {key.path for key in keys}
     tops = {path.partition(".")[0] for path in paths}

@@ -56,7 +56,7 @@ def read_keys(text: str, name: str) -> tuple[Key, ...]:
     if len(text) > MAX_BYTES:
         raise UserError(f"{name} has more than {MAX_BYTES} characters; a file to migrate has fewer")
     try:
-        root = _Reader(text, name).document()
+        root = _ForeignReader(text, name).document()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
@@ -81,7 +81,7 @@ def read_keys(text: str, name: str) -> tuple[Key, ...]:
     )
 
 
-class _Reader:
+class _ForeignReader:
     """Turns the parser's events into nodes; it recurses at most MAX_DEPTH deep."""
 
     def __init__(self, text: str, name: str) -> None:
@@ -119,9 +119,9 @@ class _Reader:
             while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
                 items.append(self._node(event, depth + 1))
             return items
-        return self._mapping(depth)
+        return self._read_mapping(depth)
 
-    def _mapping(self, depth: int) -> dict[str, _Node]:
+    def _read_mapping(self, depth: int) -> dict[str, _Node]:
         found: dict[str, _Node] = {}
         merged: dict[str, _Node] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):

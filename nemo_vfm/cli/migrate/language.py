@@ -6,15 +6,15 @@ from typing import NamedTuple
 from torch import nn
 
 from nemo_vfm.cli.migrate.adapters import FACTS as ADAPTERS
-from nemo_vfm.cli.migrate.adapters import adapters, asked, downloaded, put_folder
-from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.cli.migrate.adapters import adapters, download_folder, has_adapters, put_folder
+from nemo_vfm.cli.migrate.draft import RecipeDraft
 from nemo_vfm.cli.migrate.language_data import language_data
 from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.convert.language.gpt_families import FAMILIES
 from nemo_vfm.models.gpt import GPT
 
 
-class Size(NamedTuple):
+class PublishedSize(NamedTuple):
     """A published model."""
 
     width: int  #: D
@@ -36,21 +36,21 @@ PRESETS = {
     "Nemotron4Config340B": "nemotron4_340b",
 }
 SIZES = {
-    "Llama2Config7B": Size(4096, 32, 32, 32, 11008, vocab=32_000),
-    "Llama2Config13B": Size(5120, 40, 40, 40, 13824, vocab=32_000),
-    "Llama2Config70B": Size(8192, 80, 64, 8, 28672, vocab=32_000),
-    "Llama3Config70B": Size(8192, 80, 64, 8, 28672, vocab=128_256, theta=500_000.0),
-    "Llama31Config8B": Size(4096, 32, 32, 8, 14336, vocab=128_256, theta=500_000.0, stretched=8.0),
-    "Llama31Config70B": Size(8192, 80, 64, 8, 28672, vocab=128_256, theta=500_000.0, stretched=8.0),
-    "Llama31Config405B": Size(16384, 126, 128, 8, 53248, vocab=128_256, theta=500_000.0, stretched=8.0),
-    "Llama32Config1B": Size(2048, 16, 32, 8, 8192, vocab=128_256, theta=500_000.0, stretched=32.0, tied=True),
-    "Llama32Config3B": Size(3072, 28, 24, 8, 8192, vocab=128_256, theta=500_000.0, stretched=32.0, tied=True),
-    "GPTConfig126M": Size(768, 12, 12, 12, 3072, kind="gpt", tied=True),
-    "GPTConfig5B": Size(4096, 24, 32, 32, 16384, kind="gpt", tied=True),
-    "GPTConfig7B": Size(4096, 32, 32, 32, 10880, kind="gpt", tied=True),
-    "GPTConfig20B": Size(6144, 44, 48, 48, 24576, kind="gpt", tied=True),
-    "GPTConfig40B": Size(8192, 48, 64, 64, 32768, kind="gpt", tied=True),
-    "GPTConfig175B": Size(12288, 96, 96, 96, 49152, kind="gpt", tied=True),
+    "Llama2Config7B": PublishedSize(4096, 32, 32, 32, 11008, vocab=32_000),
+    "Llama2Config13B": PublishedSize(5120, 40, 40, 40, 13824, vocab=32_000),
+    "Llama2Config70B": PublishedSize(8192, 80, 64, 8, 28672, vocab=32_000),
+    "Llama3Config70B": PublishedSize(8192, 80, 64, 8, 28672, vocab=128_256, theta=500_000.0),
+    "Llama31Config8B": PublishedSize(4096, 32, 32, 8, 14336, vocab=128_256, theta=500_000.0, stretched=8.0),
+    "Llama31Config70B": PublishedSize(8192, 80, 64, 8, 28672, vocab=128_256, theta=500_000.0, stretched=8.0),
+    "Llama31Config405B": PublishedSize(16384, 126, 128, 8, 53248, vocab=128_256, theta=500_000.0, stretched=8.0),
+    "Llama32Config1B": PublishedSize(2048, 16, 32, 8, 8192, vocab=128_256, theta=500_000.0, stretched=32.0, tied=True),
+    "Llama32Config3B": PublishedSize(3072, 28, 24, 8, 8192, vocab=128_256, theta=500_000.0, stretched=32.0, tied=True),
+    "GPTConfig126M": PublishedSize(768, 12, 12, 12, 3072, kind="gpt", tied=True),
+    "GPTConfig5B": PublishedSize(4096, 24, 32, 32, 16384, kind="gpt", tied=True),
+    "GPTConfig7B": PublishedSize(4096, 32, 32, 32, 10880, kind="gpt", tied=True),
+    "GPTConfig20B": PublishedSize(6144, 44, 48, 48, 24576, kind="gpt", tied=True),
+    "GPTConfig40B": PublishedSize(8192, 48, 64, 64, 32768, kind="gpt", tied=True),
+    "GPTConfig175B": PublishedSize(12288, 96, 96, 96, 49152, kind="gpt", tied=True),
 }
 _NAMES = {
     r"llama-?3\.2-1b": "Llama32Config1B", r"llama-?3\.2-3b": "Llama32Config3B",
@@ -79,15 +79,15 @@ FACTS = ("groups", "head_dim", "vocab", "activation", "gated", "norm", "norm_eps
          "tied", "init_std", "bias", "qkv_bias", "qk_norm", "dropout", "tokenizer", "splits", "reset_mask")  # fmt: skip
 
 
-def language(draft: Draft) -> None:
+def language(draft: RecipeDraft) -> None:
     """A recipe that trains a decoder on tokens."""
     draft.put("task._target_", "nemo_vfm.language.next_token_task.NextToken")
     # AutoModel's `from_pretrained`, which its recipes mean where they name a model and nothing else.
     if "pretrained" in draft.facts and not str(draft.get("model_builder")).endswith("from_config"):
-        _pretrained(draft)
+        _migrate_pretrained(draft)
     else:
         draft.put("model._target_", "nemo_vfm.models.gpt.GPT")
-        _known(draft)
+        _migrate_published(draft)
         for fact, key in _WHOLE.items():
             draft.carry_or_leave(fact, f"model.{key}", draft.whole(fact),
                                  "it is not a number there, so it is derived from the other sizes, or you must set it"
@@ -123,7 +123,7 @@ def language(draft: Draft) -> None:
         draft.leave(fact, "an argument of a model of videos")
 
 
-def _pretrained(draft: Draft) -> None:
+def _migrate_pretrained(draft: RecipeDraft) -> None:
     """The model of a folder of transformers, with its weights."""
     put_folder(draft, "of transformers")
     draft.put("weights.start_from", "${base}")
@@ -131,7 +131,7 @@ def _pretrained(draft: Draft) -> None:
     draft.put("model.folder", "${base}")
     name = str(draft.get("pretrained"))
     other = _OTHERS.search(name) and not _QWEN3_MOE.search(name)
-    if other or (downloaded(name) and not _KNOWN.search(name)):
+    if other or (download_folder(name) and not _KNOWN.search(name)):
         draft.differ(f"by its name {name} is no {_FAMILIES}, and no other language model is read from transformers: "
                      "unless it is one, the run will refuse it")  # fmt: skip
     draft.agree("model_builder", "weights.start_from")
@@ -145,11 +145,11 @@ def _pretrained(draft: Draft) -> None:
     adapters(draft, model, {one: tuple(name.removesuffix(".weight") for name in stored[one]) for one in linears})
 
 
-def _without_weights(draft: Draft) -> None:
+def _without_weights(draft: RecipeDraft) -> None:
     for fact in ("model_builder", "mode"):
         draft.leave(fact, "the model begins with random weights, as with from_config; weights.start_from loads "
                     "others")  # fmt: skip
-    if not asked(draft):
+    if not has_adapters(draft):
         return
     draft.differ("their adapters are trained on weights that this file does not name, so all weights are trained; "
                  "weights.start_from and weights.adapters=lora_text take them "
@@ -158,7 +158,7 @@ def _without_weights(draft: Draft) -> None:
         draft.leave(fact, "adapters need weights to start from: weights.adapters=lora_text weights.start_from=DIR")
 
 
-def _known(draft: Draft) -> None:
+def _migrate_published(draft: RecipeDraft) -> None:
     """A class or the name of a checkpoint that stands for a published model."""
     name = str(draft.get("model_class")).rpartition(".")[2]
     if name in PRESETS or name in SIZES:
@@ -191,7 +191,7 @@ def _known(draft: Draft) -> None:
         draft.agree(fact, "model", f"the sizes of {found}; weights.start_from loads its weights")
 
 
-def _blocks(draft: Draft) -> None:
+def _blocks(draft: RecipeDraft) -> None:
     norm, eps = str(draft.get("norm")).lower(), draft.number("norm_eps")
     if norm in ("layernorm1p", "rmsnorm"):
         draft.carry("norm", "model.norm", norm)
@@ -220,7 +220,7 @@ def _blocks(draft: Draft) -> None:
             draft.leave(fact, f"blocks have no {fact} here")
 
 
-def _stand_in(draft: Draft, fact: str, value: str, why: str) -> None:
+def _stand_in(draft: RecipeDraft, fact: str, value: str, why: str) -> None:
     """What is not said is what theirs means by that, unless a published model says it."""
     if "model" not in draft.choices and f"{_ROPE}.theta" not in draft.values:
         draft.values.setdefault(f"model.{fact}", value)
@@ -228,6 +228,6 @@ def _stand_in(draft: Draft, fact: str, value: str, why: str) -> None:
     draft.leave(fact, f"there is no such {fact} here: {why}")
 
 
-def _put_rope(draft: Draft, fact: str, key: str, value: float) -> None:
+def _put_rope(draft: RecipeDraft, fact: str, key: str, value: float) -> None:
     draft.put(f"{_ROPE}._target_", "nemo_vfm.models.blocks.text_rope.TextRope")
     draft.carry(fact, f"{_ROPE}.{key}", float(value))

@@ -4,7 +4,7 @@ import re
 from itertools import count
 from pathlib import PurePosixPath
 
-from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.cli.migrate.draft import RecipeDraft
 from nemo_vfm.cli.migrate.foreign_yaml import Value
 
 _TOKENIZED = "a folder that recipes/llm/tokenize.yaml wrote has to be there; their .bin and .idx are not read"
@@ -13,7 +13,7 @@ _PLAIN_TEXT = re.compile(r"pre_?train|nanogpt|mock|megatron|plain_?text|gpt_data
 _SOURCE = "nemo_vfm.data.tokens.token_data.TokenSource"
 
 
-def language_data(draft: Draft) -> None:
+def language_data(draft: RecipeDraft) -> None:
     """The facts of the data."""
     draft.put("data._target_", "nemo_vfm.data.tokens.token_data.TokenData")
     if _learns_answers(draft):
@@ -55,13 +55,13 @@ def language_data(draft: Draft) -> None:
     draft.leave("micro_batch", "parallel.microbatches splits a batch once its sizes are known")
 
 
-def _learns_answers(draft: Draft) -> bool:
+def _learns_answers(draft: RecipeDraft) -> bool:
     named = draft.get("dataset_class")
     return draft.get("answer_files") is not None or (isinstance(named, str) and not _PLAIN_TEXT.search(named))
 
 
-def _sources(draft: Draft) -> None:
-    pairs = {} if _learns_answers(draft) else _weighted(draft.get("data_path"))
+def _sources(draft: RecipeDraft) -> None:
+    pairs = {} if _learns_answers(draft) else _paths_and_weights(draft.get("data_path"))
     for name, (path, weight) in pairs.items():
         draft.put(f"data.sources.{name}._target_", _SOURCE)
         draft.put(f"data.sources.{name}.folder", path, _TOKENIZED)
@@ -76,7 +76,7 @@ def _sources(draft: Draft) -> None:
         draft.leave("data_path", f"a folder of tokens is yours to give, data.sources.text.folder=DIR: {_TOKENIZED}")
 
 
-def _weighted(value: Value) -> dict[str, tuple[str, float | None]]:
+def _paths_and_weights(value: Value) -> dict[str, tuple[str, float | None]]:
     """Name -> (path, weight); weights stand before paths, or nowhere. Empty where it is neither."""
     parts = list(value) if isinstance(value, tuple) else [value]
     paths = [part for part in parts if is_path(part)]
@@ -114,7 +114,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _tokenizer(draft: Draft) -> None:
+def _tokenizer(draft: RecipeDraft) -> None:
     """A folder on this machine, or a file in one; a name on a hub is neither."""
     given = draft.get("tokenizer")
     if not is_path(given) or not str(given).startswith(("/", "./", "../")):

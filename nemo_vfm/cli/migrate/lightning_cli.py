@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 
-from nemo_vfm.cli.migrate.draft import UNKNOWN, Draft, Format
+from nemo_vfm.cli.migrate.draft import UNKNOWN, Format, RecipeDraft
 from nemo_vfm.cli.migrate.foreign_yaml import Key, Value
 from nemo_vfm.config import DEFAULT_TRUST
 from nemo_vfm.core.errors import UserError
@@ -59,9 +59,9 @@ def is_lightning_cli(keys: Sequence[Key]) -> bool:
     return any(path[-1] == "class_path" or "seed_everything" in path[:2] for path in parts)
 
 
-def lightning_cli(keys: Sequence[Key]) -> Draft:
+def lightning_cli(keys: Sequence[Key]) -> RecipeDraft:
     """The recipe, and the fate of each key."""
-    draft = Draft(
+    draft = RecipeDraft(
         {key.path: key.value for key in keys}, "lightning", {"_target_": "nemo_vfm.train.lightning_fit.LightningFit"}
     )
     if all(key.path.partition(".")[0] in ("fit", *_OTHER_COMMANDS) for key in keys):
@@ -89,7 +89,7 @@ def lightning_cli(keys: Sequence[Key]) -> Draft:
     return draft
 
 
-def _take(draft: Draft, key: Key, path: str, classes: dict[str, Value], names: dict[str, str]) -> None:
+def _take(draft: RecipeDraft, key: Key, path: str, classes: dict[str, Value], names: dict[str, str]) -> None:
     """Decide what becomes of one key."""
     top, _, rest = path.partition(".")
     parts = path.split(".")
@@ -136,7 +136,7 @@ def _take(draft: Draft, key: Key, path: str, classes: dict[str, Value], names: d
 
 
 def _component(
-    draft: Draft, key: Key, path: str, section: str, where: str, package: str, classes: dict[str, Value]
+    draft: RecipeDraft, key: Key, path: str, section: str, where: str, package: str, classes: dict[str, Value]
 ) -> None:
     """A class or an argument of one: `class_path` is `_target_`, and `init_args` stand beside it."""
     kept, above = [where], section
@@ -190,7 +190,7 @@ def _names_of_callbacks(classes: dict[str, Value]) -> dict[str, str]:
     return names
 
 
-def _logger(draft: Draft, key: Key, path: str, classes: dict[str, Value]) -> None:
+def _logger(draft: RecipeDraft, key: Key, path: str, classes: dict[str, Value]) -> None:
     section = re.sub(r"^(trainer\.logger(?:\.\d+)?)\..*", r"\1", path)
     where, name, taken = _LOGGERS.get(str(classes.get(section)).rpartition(".")[2], ("", "", ()))
     argument = path.rpartition(".")[2]
@@ -203,7 +203,7 @@ def _logger(draft: Draft, key: Key, path: str, classes: dict[str, Value]) -> Non
         draft.leave(key.path, _LEFT["trainer.logger"])
 
 
-def _option(draft: Draft, key: Key, name: str) -> None:
+def _option(draft: RecipeDraft, key: Key, name: str) -> None:
     """An argument of the Trainer."""
     value = _PRECISIONS.get(str(key.value)) if name == "precision" else None
     listed = isinstance(key.value, tuple) and key.value and all(type(one) is int for one in key.value)
@@ -226,7 +226,7 @@ def _options() -> set[str]:
     return {one.name for one in fields(TrainerOptions)}
 
 
-def trust_words(draft: Draft) -> str:
+def trust_words(draft: RecipeDraft) -> str:
     """The options that let a recipe name its classes: a package, and of torch and Lightning only what it needs.
 
     The standard library has no components: a file that names a class of it gets no option for it.

@@ -1,6 +1,6 @@
 """Writes degrees of parallelism and micro-batches of another framework as a plan, where they make one."""
 
-from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.cli.migrate.draft import RecipeDraft
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 
 _AXES = ("tensor", "pipeline", "virtual", "context")  # called alike as facts and in a plan
@@ -9,7 +9,7 @@ FACTS = (*_AXES, "sequence", "devices", "nodes", "data_ranks", "replicate", "str
 _FOLLOWS = "parallel.shard x parallel.replicate sets how many devices share the data"
 
 
-def parallel(draft: Draft) -> None:
+def parallel(draft: RecipeDraft) -> None:
     """The plan, and recomputing of activations, which belongs to the engine."""
     value = draft.get("recompute")
     if value in (True, "full"):
@@ -54,7 +54,7 @@ def parallel(draft: Draft) -> None:
     _put_pieces(draft, pieces, ranks)
 
 
-def _data_ranks(draft: Draft, degrees: dict[str, int]) -> int:
+def _data_ranks(draft: RecipeDraft, degrees: dict[str, int]) -> int:
     """Ranks with samples of their own: as said, or what the other axes leave of all devices; 1 where nobody says."""
     if data_ranks := draft.whole("data_ranks"):
         return data_ranks
@@ -64,7 +64,7 @@ def _data_ranks(draft: Draft, degrees: dict[str, int]) -> int:
     return world // inner if world and world % inner == 0 else draft.whole("replicate") or 1
 
 
-def _shard(draft: Draft, ranks: int) -> int:
+def _shard(draft: RecipeDraft, ranks: int) -> int:
     """Of these, how many share the weights: a part where copies are said, all with FSDP or ZeRO, else none."""
     copies = draft.whole("replicate")
     if copies and ranks % copies == 0 and draft.get("zero") is not False:
@@ -74,7 +74,7 @@ def _shard(draft: Draft, ranks: int) -> int:
     return ranks if shared else 1
 
 
-def _put_pieces(draft: Draft, pieces: int, ranks: int) -> None:
+def _put_pieces(draft: RecipeDraft, pieces: int, ranks: int) -> None:
     batch, micro = draft.whole("batch_size"), draft.whole("micro_batch")
     if batch and micro and pieces * micro * ranks == batch:
         counted = "one data rank" if ranks == 1 else f"{ranks} data ranks"

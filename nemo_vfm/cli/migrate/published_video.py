@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from nemo_vfm.cli.migrate.adapters import adapters, asked, put_folder
-from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.cli.migrate.adapters import adapters, has_adapters, put_folder
+from nemo_vfm.cli.migrate.draft import RecipeDraft
 from nemo_vfm.cli.migrate.foreign_yaml import Value
 from nemo_vfm.config import read_values
-from nemo_vfm.config.roots import shipped
+from nemo_vfm.config.roots import shipped_folder
 from nemo_vfm.models.convert.video.transformer_folder import FAMILIES
 
 #: Names of what is no network of ours, although it is called Wan or Cosmos.
@@ -32,7 +32,7 @@ REDRAWN = "noise levels outside the trained range are drawn again; the original 
 _STAGES = {"high_noise": "transformer", "low_noise": "transformer_2"}
 
 
-def pipeline_of(draft: Draft) -> str:
+def pipeline_of(draft: RecipeDraft) -> str:
     """The pipeline of ours that a checkpoint's name stands for; empty where it is none."""
     for fact in ("pretrained", "adapter"):
         name = str(draft.get(fact))
@@ -43,19 +43,19 @@ def pipeline_of(draft: Draft) -> str:
     return ""
 
 
-def published_video(draft: Draft, pipeline: str) -> None:
+def published_video(draft: RecipeDraft, pipeline: str) -> None:
     """The network, its weights, and what prepares its inputs."""
     draft.choices["model"] = "pretrained"
     put_folder(draft, "of diffusers")
     network = _stage(draft, pipeline)
     if network:
         draft.put("model.folder", f"${{base}}/{network}")
-    if draft.get("mode") == "pretrain" and not asked(draft):
+    if draft.get("mode") == "pretrain" and not has_adapters(draft):
         draft.agree("mode", "weights.start_from", "without it the model begins with random weights, as in the original")
     else:
         draft.put("weights.start_from", f"${{base}}/{network}" if network else "${base}")
         draft.agree("mode", "weights.start_from")
-    file = shipped("conf") / "pipeline" / f"{pipeline}.yaml"
+    file = shipped_folder("conf") / "pipeline" / f"{pipeline}.yaml"
     parts: dict[str, Any] = read_values(file.read_text(encoding="utf-8"), str(file))
     for name in ("codec", "text_encoder", "objective", "frame_conditioning"):
         for address, value in _flat(f"task.{name}", parts[name]):
@@ -82,7 +82,7 @@ def published_video(draft: Draft, pipeline: str) -> None:
     draft.leave("seq_length", "the number of tokens follows from the bucket and the patches")
 
 
-def _stage(draft: Draft, pipeline: str) -> str:
+def _stage(draft: RecipeDraft, pipeline: str) -> str:
     """Which of two networks is trained, and the noise levels that it sees."""
     stage = str(draft.get("stage")).lower()
     if stage not in _STAGES or not pipeline.startswith("wan"):
@@ -114,7 +114,7 @@ def _flat(address: str, value: Any) -> Iterator[tuple[str, Value]]:
         yield address, tuple(value) if isinstance(value, list) else value
 
 
-def _frames(draft: Draft, pipeline: str) -> None:
+def _frames(draft: RecipeDraft, pipeline: str) -> None:
     """Their Wan is trained from text alone, whatever `i2v_prob` says, unless its network takes frames."""
     share = draft.real("image_share")
     takes = pipeline.endswith(("i2v", "video", "cosmos25")) and pipeline != "wan22_ti2v"

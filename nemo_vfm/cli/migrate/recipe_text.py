@@ -5,8 +5,8 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from nemo_vfm.cli.migrate import Entry, Migration
-from nemo_vfm.cli.migrate.draft import UNKNOWN, Draft
+from nemo_vfm.cli.migrate import MigratedKey, Migration
+from nemo_vfm.cli.migrate.draft import UNKNOWN, RecipeDraft
 from nemo_vfm.cli.migrate.foreign_yaml import Value
 from nemo_vfm.cli.migrate.lightning_cli import trust_words
 from nemo_vfm.config.emit import text_of
@@ -38,7 +38,7 @@ def recipe_text(migrated: Migration, source: str, place: str) -> str:
     gaps += "".join(f" {shown_line(address)}=..." for address, value in draft.values.items() if value == "???")
     head = _HEAD.format(
         what=_WHAT[draft.kind],
-        source=shown(source),
+        source=comment_text(source),
         form=migrated.form.title,
         place=place,
         gaps=gaps,
@@ -63,7 +63,7 @@ def recipe_text(migrated: Migration, source: str, place: str) -> str:
     return f"{head}{defaults}{body}\n{_account(migrated)}"
 
 
-def _hardware(draft: Draft) -> str:
+def _hardware(draft: RecipeDraft) -> str:
     if draft.kind == "lightning":
         devices = draft.values.get("devices", 1)
         nodes = draft.values.get("num_nodes", 1)
@@ -82,10 +82,10 @@ def shown_line(text: str) -> str:
     return text if text.isprintable() else json.dumps(text)
 
 
-def shown(value: Value, path: str = "") -> str:
+def comment_text(value: Value, path: str = "") -> str:
     """A text as it may stand in a comment: on one line, and cut."""
     if isinstance(value, tuple):
-        text = f"[{', '.join(shown(part) for part in value)}]"
+        text = f"[{', '.join(comment_text(part) for part in value)}]"
     elif isinstance(value, str):
         text = value if value.isprintable() and value else json.dumps(value)
     else:
@@ -114,7 +114,7 @@ def _lines(node: dict[str, object], migrated: Migration, path: str, depth: int) 
             # Where it came from, or why it stands there.
             fact = migrated.draft.origins.get(address)
             paths = [one.key.path for one in migrated.entries if fact and migrated.form.fact(one.key.path) == fact]
-            comment = filter(None, [*map(shown, paths[:1]), migrated.draft.notes.get(address, "")])
+            comment = filter(None, [*map(comment_text, paths[:1]), migrated.draft.notes.get(address, "")])
             yield f"{indent}{text_of(key)}: {_flow(value, in_list=False)}", "; ".join(comment)
 
 
@@ -151,9 +151,9 @@ def _account(migrated: Migration) -> str:
     )
 
 
-def by_reason(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+def by_reason(entries: Sequence[MigratedKey]) -> dict[str, list[MigratedKey]]:
     """Keys that stayed behind for the same reason, together."""
-    groups: dict[str, list[Entry]] = {}
+    groups: dict[str, list[MigratedKey]] = {}
     for entry in entries:
         groups.setdefault(entry.fate.why, []).append(entry)
     return groups
@@ -165,7 +165,7 @@ def account(migrated: Migration, width: int) -> Iterator[tuple[str, str]]:
         yield "", ""
         yield "Differs from the original", "bold"
         for one in migrated.draft.differences:
-            yield from _wrapped(shown_line(one), 2, width)
+            yield from _wrap(shown_line(one), 2, width)
     carried, changed, left = (migrated.of(verdict) for verdict in ("carried", "changed", "left"))
     yield from _head("Carried over", carried)
     sentences = [_sentence(entry) for entry in carried]
@@ -175,29 +175,29 @@ def account(migrated: Migration, width: int) -> Iterator[tuple[str, str]]:
     yield from _head("Changed", changed)
     for entry in changed:
         yield f"  {_sentence(entry)}  ->  {shown_line(entry.fate.where)}", ""
-        yield from _wrapped(entry.fate.why, 6, width)
+        yield from _wrap(entry.fate.why, 6, width)
     yield from _head("Not carried over", left)
     for why, entries in by_reason(left).items():
-        yield from _wrapped(why, 2, width)
+        yield from _wrap(why, 2, width)
         most = len(entries) if why == UNKNOWN else _MOST
         more = [f"and {len(entries) - most} more, named in the recipe"] * (len(entries) > most)
         # A key and its value stay on one line: the blank between them is no place to break.
         together = ", ".join(_sentence(entry).replace(" ", "\u00a0") for entry in entries[:most])
         together = ", ".join([together, *more])
-        yield from ((line.replace("\u00a0", " "), style) for line, style in _wrapped(together, 6, width))
+        yield from ((line.replace("\u00a0", " "), style) for line, style in _wrap(together, 6, width))
 
 
-def _head(title: str, entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
+def _head(title: str, entries: Sequence[MigratedKey]) -> Iterator[tuple[str, str]]:
     if entries:
         yield "", ""
         yield f"{title} ({len(entries)})", "bold"
 
 
-def _sentence(entry: Entry, sign: str = ": ") -> str:
-    value = "(not shown)" if entry.key.secret else shown(entry.key.value, entry.key.path)
-    return f"{shown(entry.key.path)}{sign}{value}"
+def _sentence(entry: MigratedKey, sign: str = ": ") -> str:
+    value = "(not shown)" if entry.key.secret else comment_text(entry.key.value, entry.key.path)
+    return f"{comment_text(entry.key.path)}{sign}{value}"
 
 
-def _wrapped(text: str, indent: int, width: int) -> Iterator[tuple[str, str]]:
+def _wrap(text: str, indent: int, width: int) -> Iterator[tuple[str, str]]:
     lines = textwrap.wrap(text, max(width, 40) - indent, break_long_words=False, break_on_hyphens=False)
     yield from ((" " * indent + line, "") for line in lines)

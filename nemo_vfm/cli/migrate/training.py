@@ -1,6 +1,6 @@
 """Writes the facts of any training into a recipe: length, optimizer, precision, checkpoints, loggers."""
 
-from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.cli.migrate.draft import RecipeDraft
 from nemo_vfm.cli.migrate.foreign_yaml import Value
 from nemo_vfm.config.compose import MAX_SEED
 
@@ -17,7 +17,7 @@ _BF16 = {"bf16", "bf16-mixed", "bf16_mixed", "bfloat16", "torch.bfloat16"}
 _FP32 = {"32", "32-true", "float32", "fp32", "torch.float32"}
 
 
-def training(draft: Draft) -> None:
+def migrate_training(draft: RecipeDraft) -> None:
     """Everything that does not depend on what is trained."""
     seed = draft.get("seed")
     if isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < MAX_SEED:
@@ -63,7 +63,7 @@ def training(draft: Draft) -> None:
                 "`nemo-vfm convert` reads other files")  # fmt: skip
 
 
-def _length(draft: Draft) -> None:
+def _length(draft: RecipeDraft) -> None:
     steps, epochs = draft.whole("max_steps"), draft.number("epochs")
     draft.put("loop.duration", "???", "such as 400_000 steps, 10 epochs or 12 h")
     if epochs:
@@ -81,7 +81,7 @@ def _length(draft: Draft) -> None:
                 "learned")  # fmt: skip
 
 
-def _optimizer(draft: Draft) -> None:
+def _optimizer(draft: RecipeDraft) -> None:
     named = draft.get("optimizer")
     name = named.rpartition(".")[2].lower() if isinstance(named, str) else ""
     draft.choices["optimizer"] = "adamw"
@@ -118,7 +118,7 @@ def _optimizer(draft: Draft) -> None:
         draft.carry_or_leave(fact, f"optimizer.{fact}", draft.flag(fact), "it must be true or false")
 
 
-def spare_norms(draft: Draft) -> None:
+def spare_norms(draft: RecipeDraft) -> None:
     """No decay of norms and biases: Megatron's way, which no key of its formats says."""
     if draft.choices.get("optimizer") == "adamw":
         patterns = ("*norm.weight", "*.bias")
@@ -126,7 +126,7 @@ def spare_norms(draft: Draft) -> None:
         draft.put("optimizer.groups.no_decay.weight_decay", 0.0)
 
 
-def _schedule(draft: Draft) -> None:
+def _schedule(draft: RecipeDraft) -> None:
     named = draft.get("decay")
     style = named.rpartition(".")[2].lower() if isinstance(named, str) else ""
     if not {"decay", "warmup_steps", "warmup_ratio", "min_lr"} & draft.facts.keys():
@@ -167,7 +167,7 @@ def _schedule(draft: Draft) -> None:
 _SCALES = {"delayed": "delayed", "tensorwise": "current", "rowwise": "rowwise", "blockwise": "block", "mxfp8": "mxfp8"}
 
 
-def _fp8(draft: Draft) -> None:
+def _fp8(draft: RecipeDraft) -> None:
     value, scales = draft.get("fp8"), str(draft.get("fp8_recipe")).lower()
     if value in (None, False, "", "null"):
         draft.leave("fp8", "the original uses no FP8")
@@ -182,7 +182,7 @@ def _fp8(draft: Draft) -> None:
         draft.leave("fp8_recipe", "current scaling is used")
 
 
-def _arithmetic(draft: Draft, fact: str) -> None:
+def _arithmetic(draft: RecipeDraft, fact: str) -> None:
     value = draft.get(fact)
     word = {True: fact, False: ""}.get(value, "") if isinstance(value, bool) else str(value).lower()
     if word in _BF16:
@@ -196,7 +196,7 @@ def _arithmetic(draft: Draft, fact: str) -> None:
         draft.leave(fact, "it means nothing on its own" if value in (False, None) else why)
 
 
-def _average(draft: Draft) -> None:
+def _average(draft: RecipeDraft) -> None:
     decay = draft.number("ema_decay")
     if draft.get("ema") is False or not {"ema", "ema_decay"} & draft.facts.keys():
         draft.leave("ema", "leave it out for no weight averaging")
@@ -208,7 +208,7 @@ def _average(draft: Draft) -> None:
     draft.carry_or_leave("ema_decay", "callbacks.ema.decay", decay, "a decay must lie between 0 and 1")
 
 
-def _checkpoints(draft: Draft) -> None:
+def _checkpoints(draft: RecipeDraft) -> None:
     draft.put("loop.checkpoint._target_", f"{_TRAIN}callbacks.checkpointing.SaveCheckpoints")
     draft.carry_or_leave("save_every", "loop.checkpoint.every_steps", draft.whole("save_every"),
                          "checkpoints are written every N optimizer steps: loop.checkpoint.every_steps")  # fmt: skip
@@ -226,7 +226,7 @@ def _checkpoints(draft: Draft) -> None:
         draft.leave("keep", "the number to keep must be a whole number: loop.checkpoint.keep_last")
 
 
-def _best(draft: Draft) -> None:
+def _best(draft: RecipeDraft) -> None:
     """The best by the held-out loss, which is measured where a checkpoint is written."""
     every, count = draft.whole("val_every"), draft.whole("keep")
     if draft.get("monitor") != "val_loss" or not count or not every:
@@ -241,7 +241,7 @@ def _best(draft: Draft) -> None:
         draft.put("loop.checkpoint.every_steps", every, "at each validation, the original's default")
 
 
-def _validation(draft: Draft) -> None:
+def _validation(draft: RecipeDraft) -> None:
     every = draft.get("val_every")
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:  # 1.0 means once an epoch to Lightning
         draft.leave("val_every", "held-out loss is measured every N steps: loop.validation.every_steps")
@@ -250,7 +250,7 @@ def _validation(draft: Draft) -> None:
     draft.carry("val_every", "loop.validation.every_steps", every)
 
 
-def _wandb(draft: Draft) -> None:
+def _wandb(draft: RecipeDraft) -> None:
     """Weights & Biases where it was on; a key is never read, it comes from the environment when the recipe runs."""
     on = draft.get("wandb") is not False and (draft.get("wandb") is True or _is_name(draft.get("wandb_project")))
     if on:

@@ -46,14 +46,14 @@ def _memory(job: Job, plan: DevicePlan, recipe: Path, arguments: argparse.Namesp
     from nemo_vfm.train.job import Train
 
     if not isinstance(job, Train):
-        return _standing(plan, f"a step of {type(job).__name__} is not known to the planner")
+        return _static_memory_text(plan, f"a step of {type(job).__name__} is not known to the planner")
     given = {**vars(arguments), "network": NETWORK, "phase": None}
     try:
         gpu_named(arguments.gpu)
         request = request_of(job, recipe, argparse.Namespace(**given), own_only=True)
         needed = Planner(request.question).choice(request.own, recompute=request.recompute).memory
     except ValueError as error:  # UserError is one
-        return _standing(plan, str(error))
+        return _static_memory_text(plan, str(error))
     parts = {"weights": needed.parameters, "gradients": needed.gradients, "optimizer": needed.optimizer,
              "running average": needed.average, HELD: needed.beside,
              "activations and gathered weights": needed.activations,
@@ -72,7 +72,7 @@ def _memory(job: Job, plan: DevicePlan, recipe: Path, arguments: argparse.Namesp
     )  # fmt: skip
 
 
-def _standing(plan: DevicePlan, why: str) -> str:
+def _static_memory_text(plan: DevicePlan, why: str) -> str:
     """What stands all the time, where a step is not known."""
     parts = ", ".join(f"{name} {binary(size)}" for name, size in plan.state_bytes.items())
     total = binary(sum(plan.state_bytes.values()))

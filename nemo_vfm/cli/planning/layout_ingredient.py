@@ -9,8 +9,8 @@ from nemo_vfm.config.emit import text_of
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.fp8_time import fp8_pays_from
-from nemo_vfm.perf.layout_rules import Size, judged
-from nemo_vfm.perf.planner import Answer, Choice, cost
+from nemo_vfm.perf.layout_rules import RuleSize, judge_layout
+from nemo_vfm.perf.planner import LayoutChoice, PlanResult, cost
 
 if TYPE_CHECKING:
     from nemo_vfm.core.types.json_value import Json
@@ -20,7 +20,7 @@ _HEAD = "_target_: nemo_vfm.parallel.plan.plan.ParallelPlan"
 CONVENTION = "3 x forward FLOPs / seconds / dense bf16 peak, causal attention counted whole"
 
 
-def changed(plan: ParallelPlan) -> dict[str, int | str | bool]:
+def non_default_values(plan: ParallelPlan) -> dict[str, int | str | bool]:
     """What of a layout is not the default."""
     usual = {field.name: field.default for field in fields(ParallelPlan)}
     values = {name: getattr(plan, name) for name in usual}
@@ -29,14 +29,14 @@ def changed(plan: ParallelPlan) -> dict[str, int | str | bool]:
     return {name: value for name, value in values.items() if value != usual[name]}
 
 
-def ingredient_text(choice: Choice, comments: Sequence[str]) -> str:
+def ingredient_text(choice: LayoutChoice, comments: Sequence[str]) -> str:
     """`conf/parallel/NAME.yaml`, which begins with the comments, a line each."""
     wanted = ["# It needs engine.recompute: blocks."] if choice.recompute else []
-    values = [f"{name}: {text_of(value)}" for name, value in changed(choice.plan).items()]
+    values = [f"{name}: {text_of(value)}" for name, value in non_default_values(choice.plan).items()]
     return "".join(f"{line}\n" for line in [*(f"# {text}" for text in comments), *wanted, _HEAD, *values])
 
 
-def changes(choice: Choice, request: PlanRequest, *, offload: bool = False) -> list[str]:
+def changes(choice: LayoutChoice, request: PlanRequest, *, offload: bool = False) -> list[str]:
     """What to change of a recipe, as words of a command line; a mapping there is laid over what the recipe has.
 
     With `offload`, the optimizer's state goes to host memory, too.
@@ -59,7 +59,7 @@ def changes(choice: Choice, request: PlanRequest, *, offload: bool = False) -> l
     return [*of_plan, f"{request.step}engine={{{inside}}}"]
 
 
-def to_json(request: PlanRequest, answer: Answer, own: Choice | None) -> "Json":
+def to_json(request: PlanRequest, answer: PlanResult, own: LayoutChoice | None) -> "Json":
     """Everything, the ranked layouts first."""
     question, machine = request.question, request.question.machine
     nodes = -(-answer.gpus // machine.network.gpus_per_node)
@@ -87,14 +87,14 @@ def to_json(request: PlanRequest, answer: Answer, own: Choice | None) -> "Json":
     }  # fmt: skip
 
 
-def _choice(request: PlanRequest, choice: Choice) -> "Json":
+def _choice(request: PlanRequest, choice: LayoutChoice) -> "Json":
     question = request.question
-    of = Size(question.work.parameters, question.subject.tokens, question.machine.network.gpus_per_node)
+    of = RuleSize(question.work.parameters, question.subject.tokens, question.machine.network.gpus_per_node)
     memory = choice.memory
     return {
         "parallel": asdict(choice.plan), "rows": choice.rows, "recompute": "blocks" if choice.recompute else "none",
         "memory_bytes": asdict(memory) | {"total": memory.total},
         "fits": question.fits(memory), "changes": changes(choice, request),
         **asdict(cost(choice, question, request.steps)), "seconds": asdict(choice.time),
-        "rules": {str(rule.number): follows for rule, follows in judged(choice.plan, of)},
+        "rules": {str(rule.number): follows for rule, follows in judge_layout(choice.plan, of)},
     }  # fmt: skip

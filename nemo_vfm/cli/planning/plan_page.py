@@ -11,10 +11,10 @@ from nemo_vfm.cli.planning.plan_request import PlanRequest
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.held_weights import HELD
 from nemo_vfm.perf.fp8_time import fp8_pays_from
-from nemo_vfm.perf.layout_rules import Size, judged
+from nemo_vfm.perf.layout_rules import RuleSize, judge_layout
 from nemo_vfm.perf.memory_remedies import NO_AVERAGE, OFFLOAD, Remedy
-from nemo_vfm.perf.planner import Answer, Choice, Question, cost
-from nemo_vfm.perf.serving import BYTES, Serving, ServingPrecision, fewest_gpus, fits, serving
+from nemo_vfm.perf.planner import LayoutChoice, PlanResult, Question, cost
+from nemo_vfm.perf.serving import BYTES, ServingMemory, ServingPrecision, fewest_gpus, fits, plan_serving
 from nemo_vfm.runtime.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ _ABOUT = {
 }  # fmt: skip
 
 
-def tell(request: PlanRequest, answer: Answer, own: Choice | None, recipe: str) -> None:
+def tell(request: PlanRequest, answer: PlanResult, own: LayoutChoice | None, recipe: str) -> None:
     """Write the page; `own` is the recipe's layout, where it is for so many GPUs."""
     paper = Terminal()
-    for text in (*_heading(request, answer), *fp8_sentences(request.question)):
+    for text in (*_write_heading(request, answer), *fp8_sentences(request.question)):
         paper.prose(text)
     if answer.ranked:
         shown = list(enumerate(answer.ranked[:SHOWN], 1))
@@ -74,7 +74,7 @@ def tell(request: PlanRequest, answer: Answer, own: Choice | None, recipe: str) 
 
 
 def tell_remedies(
-    request: PlanRequest, start: Choice, found: Sequence[Remedy] | None, answer: Answer, more: int | None
+    request: PlanRequest, start: LayoutChoice, found: Sequence[Remedy] | None, answer: PlanResult, more: int | None
 ) -> None:
     """What would make the recipe's layout fit, or where it cannot be, the one that needs least.
 
@@ -116,7 +116,7 @@ def words(request: PlanRequest, one: Remedy) -> list[str]:
     return [*changes(one.choice, request, offload=offload), *others, *gpu]
 
 
-def _heading(request: PlanRequest, answer: Answer) -> Iterator[str]:
+def _write_heading(request: PlanRequest, answer: PlanResult) -> Iterator[str]:
     question, sample = request.question, request.sample
     name, gpu, network = type(question.subject.model).__name__, question.machine.gpu, question.machine.network
     shape = " x ".join(map(str, sample.inputs["latents_BCTHW"][2:])) if sample.frames is not None else ""
@@ -153,7 +153,7 @@ def fp8_sentences(question: Question) -> Iterator[str]:
         yield f"FP8 is faster than bf16 from width {least:,} {of}, and {verdict} at this model's {width:,}."
 
 
-def _table(request: PlanRequest, shown: Sequence[tuple[int, Choice]], own: int | None) -> "Table":
+def _table(request: PlanRequest, shown: Sequence[tuple[int, LayoutChoice]], own: int | None) -> "Table":
     """Layouts with their places; the recipe's own one is bold."""
     from rich import box
     from rich.table import Table
@@ -177,7 +177,7 @@ def _table(request: PlanRequest, shown: Sequence[tuple[int, Choice]], own: int |
     return table
 
 
-def _own(request: PlanRequest, answer: Answer, own: Choice | None) -> Iterator[str]:
+def _own(request: PlanRequest, answer: PlanResult, own: LayoutChoice | None) -> Iterator[str]:
     if own is None:
         if request.own.world != answer.gpus:
             yield f"The recipe's own layout ({request.own}) is for {request.own.world:,} GPUs."
@@ -191,26 +191,26 @@ def _own(request: PlanRequest, answer: Answer, own: Choice | None) -> Iterator[s
     )
 
 
-def _rules(request: PlanRequest, answer: Answer) -> Iterator[str]:
+def _rules(request: PlanRequest, answer: PlanResult) -> Iterator[str]:
     if not answer.ranked:
         return
     question, best = request.question, answer.ranked[0]
-    of = Size(question.work.parameters, question.subject.tokens, question.machine.network.gpus_per_node)
-    for rule, follows in judged(best.plan, of):
+    of = RuleSize(question.work.parameters, question.subject.tokens, question.machine.network.gpus_per_node)
+    for rule, follows in judge_layout(best.plan, of):
         first = next((n for n, one in enumerate(answer.ranked, 1) if rule.followed(one.plan, of)), None)
         other = "" if follows else f"; the first that does is number {first}" if first else "; none that fits does"
         verdict = f"{'followed' if follows else 'not followed'}{other}"
         yield f"Rule {rule.number} of arXiv 2503.12964 ({rule.text}): {verdict}."
 
 
-def serving_answers(question: Question, gpus: int, sequences: int) -> dict[ServingPrecision, Serving | None]:
+def serving_answers(question: Question, gpus: int, sequences: int) -> dict[ServingPrecision, ServingMemory | None]:
     """What each GPU would hold; None in FP8 on GPUs that have no such products."""
     work, network = question.work, question.machine.network
     if sequences < 1:
         raise UserError(f"--sequences must be at least 1, got {sequences}")
     return {
         name: None if name == "fp8" and question.machine.gpu.fp8_tflops is None else
-        serving(work, gpus, network, name, sequences=sequences)
+        plan_serving(work, gpus, network, name, sequences=sequences)
         for name in BYTES
     }  # fmt: skip
 

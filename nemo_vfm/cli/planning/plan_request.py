@@ -44,7 +44,7 @@ _TEXT = (512, 1024)  # the shape of a T5-11B's, where the text encoder cannot sa
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class PlannedSample:
     """One sample as a model gets it."""
 
     inputs: Mapping[str, tuple[int, ...]]  #: shapes, with a batch of one
@@ -58,7 +58,7 @@ class PlanRequest:
     """A recipe's training, ready to be planned."""
 
     question: Question  #: for the planner
-    sample: Sample  #: what it is reckoned for
+    sample: PlannedSample  #: what it is reckoned for
     phase: str  #: the phase it is, where the recipe has several; else empty
     steps: int | None  #: of this phase or the training; None where only the clock or the data know
     own: ParallelPlan  #: the recipe's layout
@@ -160,7 +160,9 @@ def _phase(
     return chosen.name, chosen.plan, written, chosen.phase.batch_size or own, chosen.last - chosen.first
 
 
-def sample_of(job: "Train", model: "nn.Module", recipe: Path, *, latents: str | None, tokens: int | None) -> Sample:
+def sample_of(
+    job: "Train", model: "nn.Module", recipe: Path, *, latents: str | None, tokens: int | None
+) -> PlannedSample:
     """What a sample of this training looks like.
 
     The user says `latents` as frames, rows and columns with commas between, and `tokens` of a text.
@@ -174,10 +176,10 @@ def sample_of(job: "Train", model: "nn.Module", recipe: Path, *, latents: str | 
         tokens, source = job.data.tokens_per_sample(), "the recipe's data"
     if tokens is None:
         raise UserError("the recipe does not define the length of its sequences; give --tokens, such as --tokens 4096")
-    return Sample({"tokens_BS": (1, tokens)}, tokens, None, source)
+    return PlannedSample({"tokens_BS": (1, tokens)}, tokens, None, source)
 
 
-def _video(job: "Train", model: "nn.Module", recipe: Path, latents: str | None) -> Sample:
+def _video(job: "Train", model: "nn.Module", recipe: Path, latents: str | None) -> PlannedSample:
     channels, patch = getattr(model, "in_channels", 0), getattr(model, "patch", (1, 1, 1))
     frames, rows, columns, source = _latents(job, recipe, latents)
     tokens = (frames // patch[0]) * (rows // patch[1]) * (columns // patch[2])
@@ -190,7 +192,7 @@ def _video(job: "Train", model: "nn.Module", recipe: Path, latents: str | None) 
         "latents_BCTHW": (1, channels, frames, rows, columns),
         "text_BLD": (1, shape[0], getattr(model, "text_dim", shape[1])),
     }
-    return Sample(inputs, tokens, frames // patch[0], source)
+    return PlannedSample(inputs, tokens, frames // patch[0], source)
 
 
 def _latents(job: "Train", recipe: Path, latents: str | None) -> tuple[int, int, int, str]:

@@ -62,7 +62,7 @@ def load_served(source: ServedSource) -> "ServedModel":
     known = known_model(source.folder, source.trust, source.allow_host, "are served")
     saved = checkpoint.found(source.folder)
     group = source.weights or ("ema" if "ema" in saved.groups else "model")
-    model = _with_weights(known.model, source, group, Precision(source.precision).resolved()[0])
+    model = _with_weights(known.model, source, group, Precision(source.precision).resolve()[0])
     tokenizer = known.tokenizer if source.tokenizer is None else FolderTokenizer(folder=source.tokenizer)
     if tokenizer is None:
         raise UserError(f"no tokenizer is known for {source.folder}; give --tokenizer DIR")
@@ -78,15 +78,15 @@ def _with_weights(model: "GPT", source: ServedSource, group: str, dtype: "torch.
     """The model of the meta device, filled; adapters are merged into it."""
     import torch
 
-    from nemo_vfm.cli.conversion.adapter import merged, trained
+    from nemo_vfm.cli.conversion.adapter import load_trained, merged_weights
     from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
     from nemo_vfm.models.gpt import GPT
     from nemo_vfm.parallel.checkpoint import checkpoint
     from nemo_vfm.parallel.checkpoint.checkpoint_reader import require_same_weights, shapes_of
 
     if adapted_linears(model):
-        adapted = trained(source.folder, group, source.trust, source.allow_host)
-        weights = merged(adapted)
+        adapted = load_trained(source.folder, group, source.trust, source.allow_host)
+        weights = merged_weights(adapted)
         assert isinstance(adapted, GPT)
         sizes = adapted.sizes
         with torch.device("meta"):

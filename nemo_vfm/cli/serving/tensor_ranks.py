@@ -38,7 +38,7 @@ class TensorServing:
 def serve_on_ranks(serving: TensorServing, load: Load, answer: Answer) -> int:
     """Start the ranks, or be one of them until the server's end; the exit status."""
     from nemo_vfm.core.storage.files import sha256_text
-    from nemo_vfm.parallel.ranks.process_group import joined
+    from nemo_vfm.parallel.ranks.process_group import join_ranks
     from nemo_vfm.runtime.local_launch import launch
     from nemo_vfm.runtime.rank_processes import end_with_the_launcher
 
@@ -51,7 +51,7 @@ def serve_on_ranks(serving: TensorServing, load: Load, answer: Answer) -> int:
     if not ranks.is_first():  # rank 0 lets answers out, and then tells the others
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-    with joined(sha256_text(repr(list(serving.words))), on_lost=_end) as world:
+    with join_ranks(sha256_text(repr(list(serving.words))), on_lost=_end) as world:
         try:
             status = _serve(serving, load, answer, world)
         except Exception as error:

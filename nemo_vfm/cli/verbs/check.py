@@ -25,7 +25,7 @@ from nemo_vfm.runtime.command import composed_recipe
 from nemo_vfm.runtime.terminal import Terminal
 
 if TYPE_CHECKING:
-    from nemo_vfm.config import Composed, Listed, Problem
+    from nemo_vfm.config import Composed, Problem, RecipientEntry
     from nemo_vfm.core.types.job import Job
     from nemo_vfm.core.types.json_value import Json
 
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _one(arguments: argparse.Namespace) -> int:
     composed, job, problems = _looked_at(arguments)
-    recipients, packages = _needed(arguments, composed)
+    recipients, packages = _recipients_and_packages(arguments, composed)
     notes: Sequence[object] = recipients
     if arguments.paths:
         from nemo_vfm.config import paths, trust_list
@@ -159,18 +159,20 @@ def _work(
 ) -> "Json":
     from nemo_vfm.cli.recipe_job import stand_in_job
     from nemo_vfm.config import needs, trust_list
-    from nemo_vfm.runtime.recipe_work import described
+    from nemo_vfm.runtime.recipe_work import describe
     from nemo_vfm.runtime.user_permissions import permissions
 
     trust = trust_list(arguments.trust)
     job = job or stand_in_job(arguments, missing, trust)[0]
     found = needs(composed, trust, permissions(arguments.allow_host, composed.path))
-    work = described(composed, job, [problem.path for problem in missing], [path for path, need in found if need.gpu])
-    recipients, packages = _needed(arguments, composed)
+    work = describe(composed, job, [problem.path for problem in missing], [path for path, need in found if need.gpu])
+    recipients, packages = _recipients_and_packages(arguments, composed)
     return {**work, "recipients": [str(one) for one in recipients], "packages": packages}
 
 
-def _needed(arguments: argparse.Namespace, composed: "Composed") -> "tuple[list[Listed], list[str]]":
+def _recipients_and_packages(
+    arguments: argparse.Namespace, composed: "Composed"
+) -> "tuple[list[RecipientEntry], list[str]]":
     """What it would reach; a sentence where optional packages are missing here, which another machine may have."""
     from nemo_vfm.config import recipients, trust_list
     from nemo_vfm.runtime.checks.missing_packages import missing_packages, sentence

@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     left_out: list[str] = []
     for folder in arguments.folders:
         if (folder / SWEEP).is_file():
-            points = (folder / row["name"] for row in sweep_table.gathered(folder)["points"])
+            points = (folder / row["name"] for row in sweep_table.gather_rows(folder)["points"])
             folders |= {str(point): point for point in points if (point / "recipe.yaml").is_file()}
         elif (folder / "recipe.yaml").is_file():
             folders[str(folder)] = folder

@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         from nemo_vfm.models.convert.video.other_library import require_read
 
         require_read(arguments.file)
-    summary = _made(arguments.out.absolute(), lambda folder: _converted(arguments, folder))
+    summary = _make_folder(arguments.out.absolute(), lambda folder: _convert_folder(arguments, folder))
     sys.stdout.write(f"{summary}\n{arguments.out}\n")
     return 0
 
@@ -142,7 +142,7 @@ def _require_meant(arguments: argparse.Namespace) -> None:
             raise UserError(f"--{name.replace('_', '-')} needs {libraries}")
 
 
-def _converted(arguments: argparse.Namespace, folder: Path) -> str:
+def _convert_folder(arguments: argparse.Namespace, folder: Path) -> str:
     """Convert, and return a summary. Foreign pickles are read in a limited child process.
 
     Our own checkpoints contain no code and may be larger than memory, so they are read here.
@@ -208,7 +208,7 @@ def _of_folder(source: Path, folder: Path, key: str | None) -> str:
     return write_one_file(source, folder, key)
 
 
-def _made(out: Path, work: Callable[[Path], str]) -> str:
+def _make_folder(out: Path, work: Callable[[Path], str]) -> str:
     """What `work` puts into a folder, made beside `out`, then renamed."""
     import shutil
 

@@ -31,7 +31,7 @@ from nemo_vfm.runtime.terminal import Terminal
 
 if TYPE_CHECKING:
     from nemo_vfm.cli.catalogue.components import Slot
-    from nemo_vfm.cli.catalogue.constructor_arguments import Described
+    from nemo_vfm.cli.catalogue.constructor_arguments import ArgumentInfo
     from nemo_vfm.cli.catalogue.explain_component import Explanation
 
 
@@ -98,7 +98,7 @@ def _component(arguments: argparse.Namespace) -> int:
         listed = []
         for kind in known.kinds():
             slots = dict.fromkeys(slot.name or "root" for slot in known.slots if slot.kind == kind)
-            listed.append({"kind": kind_name(kind), "slots": list(slots), "components": known.filling(kind)})
+            listed.append({"kind": kind_name(kind), "slots": list(slots), "components": known.components_for(kind)})
         groups = [entry for entry in listed if entry["components"]]
         if arguments.json:
             _write_json(groups)
@@ -191,7 +191,7 @@ def _slot(slot: "Slot") -> str:
     return f"{slot.name} of {slot.owner}, as a factory" if slot.later else f"{slot.name} of {slot.owner}"
 
 
-def default_words(argument: "Described") -> str:
+def default_words(argument: "ArgumentInfo") -> str:
     """A default as the page says it."""
     from nemo_vfm.cli.catalogue.constructor_arguments import node_of
     from nemo_vfm.config.emit import text_of

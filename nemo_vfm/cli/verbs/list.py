@@ -15,7 +15,7 @@ import sys
 import textwrap
 from itertools import groupby
 
-from nemo_vfm.config.roots import Header, header
+from nemo_vfm.config.roots import RecipeHeader, header
 from nemo_vfm.core.optional import line_of_extras
 from nemo_vfm.core.sanitize import printable
 
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.filters:
         _summary(sorted(recipes), width)
         return 0
-    words, found = arguments.filters, dict[str, Header]()
+    words, found = arguments.filters, dict[str, RecipeHeader]()
     for name, file in sorted(recipes.items()):
         one = header(file)
         text = f"{name} {one.title}".lower()
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         costs = [("hardware", one.hardware), ("time", one.time), ("expected", one.expected),
                  ("needs", line_of_extras(one.extras) if one.extras else "")]  # fmt: skip
         texts = filter(None, (one.title, *(f"{what}: {text}" for what, text in costs if text)))
-        lines = [line for text in texts for line in _wrapped(text, width)]
+        lines = [line for text in texts for line in _wrap(text, width)]
         sys.stdout.write(f"{printable(name, 200)}\n" + "".join(f"{line}\n" for line in lines))
     return 0
 
@@ -64,11 +64,11 @@ def _summary(names: list[str], width: int) -> None:
     for group, members in groupby(grouped, key=lambda pair: pair[0]):
         listed = [printable(name, 200) for _, name in members]
         sys.stdout.write(f"{group} ({len(listed)})\n" if group else "")
-        sys.stdout.writelines(f"{line}\n" for line in _wrapped(", ".join(listed), width))
+        sys.stdout.writelines(f"{line}\n" for line in _wrap(", ".join(listed), width))
     more = "`nemo-vfm list GROUP` or `nemo-vfm list WORD` shows what each is, needs, takes and gives."
     sys.stdout.writelines(f"{line}\n" for line in textwrap.wrap(more, width))
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrap(text: str, width: int) -> list[str]:
     # A command or a path is not torn at its hyphens.
     return textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)

@@ -28,12 +28,12 @@ def run(arguments: argparse.Namespace) -> int:
     from nemo_vfm.cli.migrate.recipe_text import account, recipe_text
     from nemo_vfm.config.recipe_errors import shown_path
     from nemo_vfm.core.errors import UserError
-    from nemo_vfm.core.storage.files import opened
+    from nemo_vfm.core.storage.files import open_regular
     from nemo_vfm.runtime.terminal import WIDEST, Terminal
 
     out = arguments.out or Path("recipes") / f"{arguments.file.stem}.yaml"
     try:
-        with opened(arguments.file) as data:
+        with open_regular(arguments.file) as data:
             text = data.read(MAX_BYTES + 1).decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"cannot read {arguments.file}: {error.strerror}") from error

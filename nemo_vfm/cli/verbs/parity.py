@@ -29,8 +29,8 @@ from nemo_vfm.runtime.terminal import Terminal
 if TYPE_CHECKING:
     from torch import nn
 
-    from nemo_vfm.parallel.plan.layout_cases import Layout
-    from nemo_vfm.parallel.verify.parity import Row
+    from nemo_vfm.parallel.plan.layout_cases import LayoutCase
+    from nemo_vfm.parallel.verify.parity import ParityRow
     from nemo_vfm.parallel.verify.tiny_training import TinyTraining
 
 
@@ -51,10 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0 where every layout is equal or refused with a reason, and every control was seen; 1 else."""
     ranks = _ranks(arguments.ranks)
-    from nemo_vfm.cli.recipe_job import rehearsed
+    from nemo_vfm.cli.recipe_job import tiny_training
 
-    ready, model, _ = rehearsed(arguments)
-    layouts = [one for count in ranks for one in _chosen(arguments, count, model, ready.takes_packed)]
+    ready, model, _ = tiny_training(arguments)
+    layouts = [one for count in ranks for one in _choose_layouts(arguments, count, model, ready.takes_packed)]
     found = _rows(ready, model, layouts, ranks)
     if not arguments.json:
         width = max([len(str(layout)) for layout in layouts] + [20])
@@ -85,8 +85,8 @@ def _ranks(text: str) -> list[int]:
     return found
 
 
-def _chosen(arguments: argparse.Namespace, ranks: int, model: "nn.Module", packed: bool) -> "list[Layout]":
-    from nemo_vfm.parallel.plan.layout_cases import Layout, all_layouts, selection
+def _choose_layouts(arguments: argparse.Namespace, ranks: int, model: "nn.Module", packed: bool) -> "list[LayoutCase]":
+    from nemo_vfm.parallel.plan.layout_cases import LayoutCase, all_layouts, selection
     from nemo_vfm.parallel.verify.parity import blocks
     from nemo_vfm.parallel.verify.tiny_training import SAMPLES
 
@@ -95,20 +95,20 @@ def _chosen(arguments: argparse.Namespace, ranks: int, model: "nn.Module", packe
     if not arguments.all:  # a model that refuses packed samples must not lose what else these rows would show
         padded = selection(padded, together=1 if arguments.quick else 2)
         packs = selection(packs, together=1)[: 1 if arguments.quick else None]
-    return [*sorted(padded, key=Layout.order), *(sorted(packs, key=Layout.order) if packed else [])]
+    return [*sorted(padded, key=LayoutCase.order), *(sorted(packs, key=LayoutCase.order) if packed else [])]
 
 
 def _rows(
-    ready: "TinyTraining", model: "nn.Module", layouts: "Sequence[Layout]", ranks: "Sequence[int]"
-) -> "Iterator[Row]":
-    from nemo_vfm.parallel.plan.layout_cases import Layout
+    ready: "TinyTraining", model: "nn.Module", layouts: "Sequence[LayoutCase]", ranks: "Sequence[int]"
+) -> "Iterator[ParityRow]":
+    from nemo_vfm.parallel.plan.layout_cases import LayoutCase
     from nemo_vfm.parallel.verify import parity
     from nemo_vfm.parallel.verify.rank_pool import Pool
 
     with Pool(ranks[-1], parity.quiet) as pool:
         parity.one_device(pool, ready, ranks[-1])
         if not ready.takes_packed:
-            yield parity.Row(Layout({}, packed=True), 1, "refused", reason=parity.NOT_PACKED)
+            yield parity.ParityRow(LayoutCase({}, packed=True), 1, "refused", reason=parity.NOT_PACKED)
         for layout in layouts:
             yield parity.row(pool, ready, layout)
         for count in ranks:
@@ -132,9 +132,9 @@ def _write_head(recipe: str, model: "nn.Module", fp8: Fp8 | None, width: int) ->
     paper.line(f"  ranks  {'layout':<{width}}  verdict       loss  gradient  of", "bold")
 
 
-def _write_rows(found: "Iterator[Row]", width: int) -> "list[Row]":
+def _write_rows(found: "Iterator[ParityRow]", width: int) -> "list[ParityRow]":
     """Each row as it is measured, a line between numbers of ranks; then the verdict of all, and each reason in full."""
-    paper, ranks, rows, began = Terminal(), 0, list["Row"](), time.monotonic()
+    paper, ranks, rows, began = Terminal(), 0, list["ParityRow"](), time.monotonic()
     for row in found:
         rows.append(row)
         if row.left_out and ranks:

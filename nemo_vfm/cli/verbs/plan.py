@@ -27,7 +27,7 @@ from nemo_vfm.core.errors import UserError
 
 if TYPE_CHECKING:
     from nemo_vfm.cli.planning.plan_request import PlanRequest
-    from nemo_vfm.perf.planner import Answer, Choice, Planner
+    from nemo_vfm.perf.planner import LayoutChoice, Planner, PlanResult
 
 _SLOT, _SIZES = "cluster", ("nodes", "gpus")
 
@@ -110,7 +110,11 @@ def _serve(arguments: argparse.Namespace, request: "PlanRequest") -> int:
 
 
 def _tell(
-    arguments: argparse.Namespace, planner: "Planner", request: "PlanRequest", answer: "Answer", own: "Choice | None"
+    arguments: argparse.Namespace,
+    planner: "Planner",
+    request: "PlanRequest",
+    answer: "PlanResult",
+    own: "LayoutChoice | None",
 ) -> None:
     from nemo_vfm.cli.planning.plan_page import tell, tell_remedies
     from nemo_vfm.perf.memory_remedies import remedies, smallest_number

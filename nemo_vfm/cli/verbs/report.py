@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     from nemo_vfm.runtime.compared_runs import show_sweep
 
     if (arguments.folder / SWEEP).is_file():
-        found = sweep_table.gathered(arguments.folder)
+        found = sweep_table.gather_rows(arguments.folder)
         show_sweep(list(found["axes"]), found["points"], arguments.folder)
         return 0
     if not (arguments.folder / "recipe.yaml").is_file():

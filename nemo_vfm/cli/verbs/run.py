@@ -22,11 +22,11 @@ from dataclasses import fields
 
 from nemo_vfm.cli.arguments import add_recipe_arguments
 from nemo_vfm.core.errors import NextPhase, Preempted
-from nemo_vfm.core.preemption import DEFAULT, INTERRUPTED, listening
+from nemo_vfm.core.preemption import DEFAULT, INTERRUPTED, listen_for_signals
 from nemo_vfm.core.program import below_caret
 from nemo_vfm.core.ranks import SILENCE_S, TIMEOUT_S
 from nemo_vfm.runtime.command import composed_recipe
-from nemo_vfm.runtime.recipe_run import Ending, RecipeRun, RunOptions
+from nemo_vfm.runtime.recipe_run import RecipeRun, RunEnding, RunOptions
 from nemo_vfm.runtime.terminal import Terminal
 
 
@@ -64,12 +64,12 @@ def run(arguments: argparse.Namespace) -> int:
         return run_sweep(arguments)
     given = RunOptions(**{one.name: vars(arguments)[one.name] for one in fields(RunOptions)})
     files = [f"--{name}={value}" for name in ("conf", "overlay") for value in vars(arguments)[name]]
-    with listening(given.preempt or DEFAULT):
+    with listen_for_signals(given.preempt or DEFAULT):
         composed = composed_recipe(arguments)
         return RecipeRun(composed, [arguments.recipe, *arguments.overrides, *files], given, show).run()
 
 
-def show(ending: Ending) -> None:
+def show(ending: RunEnding) -> None:
     """Say how the job ended; the last line is the path of the report."""
     if ending.outcome is not None:
         before = "Nothing to do; this run is already finished: " if ending.outcome.did_nothing else ""
@@ -82,7 +82,7 @@ def show(ending: Ending) -> None:
         sys.stdout.write(f"{ending.report}\n")
 
 
-def _sentence(ending: Ending) -> str:
+def _sentence(ending: RunEnding) -> str:
     from nemo_vfm.core.log import plain
 
     message = plain(str(ending.error))

@@ -24,7 +24,7 @@ from pathlib import Path
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.metric_names import not_finite_text
 from nemo_vfm.core.sanitize import printable
-from nemo_vfm.runtime.run_status import Line, find, look
+from nemo_vfm.runtime.run_status import RunLine, find, look
 
 # The order on the terminal, and which column is left out first where the terminal is narrow (the highest number).
 _ORDER = ("run", "state", "step", "loss", "val loss", "started", "took", "size", "seed", "recipe")
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _row(line: Line, name: str) -> dict[str, str]:
+def _row(line: RunLine, name: str) -> dict[str, str]:
     began = _local(line.started or "")
     started = "" if began is None else began.strftime("%Y-%m-%d %H:%M")
     done = f" {line.steps_done[0]}/{line.steps_done[1]}" if line.steps_done else ""
@@ -81,7 +81,7 @@ def _row(line: Line, name: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _table(rows: Sequence[dict[str, str]], lines: Sequence[Line], width: int) -> str:
+def _table(rows: Sequence[dict[str, str]], lines: Sequence[RunLine], width: int) -> str:
     wide = {n: max(len(n), *(len(row[n]) for row in rows)) for n in _ORDER if any(row[n] for row in rows)}
     # The columns that a terminal has room for; long names get a separate line before the last columns go.
     others = {name: wide[name] for name in wide if name != "run"}

@@ -51,5 +51,5 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(text)
     else:
         write_text(arguments.out, text)
-        sys.stderr.write(f"{arguments.out}: {len(found.reached())} components\n")
+        sys.stderr.write(f"{arguments.out}: {len(found.all_components())} components\n")
     return 0

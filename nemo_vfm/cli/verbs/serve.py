@@ -112,11 +112,11 @@ def _words(arguments: argparse.Namespace) -> list[str]:
         value = getattr(arguments, action.dest)
         if action.option_strings and value != action.default:
             each = value if isinstance(value, list) else [value]
-            words += [f"{action.option_strings[0]}={_typed(one)}" for one in each]
+            words += [f"{action.option_strings[0]}={_option_text(one)}" for one in each]
     return [*words, "--", str(arguments.model)]
 
 
-def _typed(value: object) -> str:
+def _option_text(value: object) -> str:
     """An option's value as it is typed: `_names` and `_weights` read texts with commas."""
     if isinstance(value, dict):
         return ",".join(f"{name}={number}" for name, number in value.items())

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print it; values of the environment stay names."""
     if arguments.diff:
-        _write_differences(differing(*_sides(arguments)))
+        _write_differences(find_differences(*_sides(arguments)))
         return 0  # also where there are some, as `git diff` does
     if arguments.defaults:
         sys.stdout.write(with_places(_tree(composed_recipe(arguments), arguments), _width()))
@@ -100,7 +100,7 @@ def _sides(arguments: argparse.Namespace) -> tuple[Map, Map]:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class KeyDifference:
     """One key; a side that lacks it is None."""
 
     key: str
@@ -108,18 +108,18 @@ class Difference:
     new: Node | None
 
 
-def differing(old: Map, new: Map) -> list[Difference]:
+def find_differences(old: Map, new: Map) -> list[KeyDifference]:
     """The differences; a list counts as one value where it holds plain values only."""
     left, right = dict(_leaves(old)), dict(_leaves(new))
     keys = list(left)  # in their order, a new one behind what stands before it in the new recipe
     for before, key in zip(["", *right], right, strict=False):
         if key not in left:
             keys.insert(keys.index(before) + 1 if before in keys else 0, key)
-    pairs = (Difference(key, left.get(key), right.get(key)) for key in keys)
+    pairs = (KeyDifference(key, left.get(key), right.get(key)) for key in keys)
     return [pair for pair in pairs if _text(pair.old) != _text(pair.new) and pair.key not in _IGNORED]
 
 
-def _write_differences(differences: list[Difference]) -> None:
+def _write_differences(differences: list[KeyDifference]) -> None:
     """Each key, and below it what the sides say with its place."""
     paper = Terminal()
     if not differences:

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.network.http_connection import Deadline, connection, one_line
-from nemo_vfm.core.network.permission import NOTHING, Allowed, Permissions, Recipient, SentText
+from nemo_vfm.core.network.permission import NOTHING, AllowedHost, Permissions, Recipient, SentText
 from nemo_vfm.core.network.retry import RETRIED, retry_after
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, addresses, service_url
 from nemo_vfm.core.secret import forms, is_key, key_of
@@ -92,7 +92,7 @@ class Endpoint:
     ) -> None:  # fmt: skip
         if timeout_s <= 0 or max_response_mb <= 0:
             raise ValueError(f"timeout_s {timeout_s} and max_response_mb {max_response_mb} must be above 0")
-        self.allowed, self.url = _allowed(name, url, permissions)
+        self.allowed, self.url = _find_service(name, url, permissions)
         self.timeout_s, self.max_response_mb, self._withheld = timeout_s, max_response_mb, permissions.withheld
 
     def recipients(self) -> tuple[Recipient, ...]:
@@ -126,7 +126,7 @@ class Endpoint:
             EndpointError: no answer to this question, or it holds what the recipe takes from the environment.
             UserError: the address may not be connected to, or the key is absent.
         """
-        body, began_s, request_id = self.encoded(question), time.monotonic(), f"{REQUEST_PREFIX}{uuid4().hex}"
+        body, began_s, request_id = self.encode(question), time.monotonic(), f"{REQUEST_PREFIX}{uuid4().hex}"
         response, data = self._once(operation, body, request_id)
         self._judge(response, data)
         try:
@@ -136,13 +136,13 @@ class Endpoint:
             raise EndpointFault(f"the response is not JSON: {text}") from None
         return Answer(found, request_id, response.headers.get("X-Request-Id"), time.monotonic() - began_s)
 
-    def encoded(self, question: Json) -> bytes:
+    def encode(self, question: Json) -> bytes:
         """A request's body as it is sent, in ASCII.
 
         Raises:
             EndpointError: it holds what the recipe takes from the environment.
         """
-        if variable := leaked(question, self._withheld):
+        if variable := find_leak(question, self._withheld):
             raise EndpointError(f"a request to {self.url.origin} would contain the value of the variable {variable}, "
                                 "so it was not sent; sent texts must not contain values from the "
                                 "environment")  # fmt: skip
@@ -208,7 +208,7 @@ class Endpoint:
         return f"the service at {self.url}"
 
 
-def _allowed(name: str | None, url: str | None, permissions: Permissions) -> tuple[Allowed, ServiceUrl]:
+def _find_service(name: str | None, url: str | None, permissions: Permissions) -> tuple[AllowedHost, ServiceUrl]:
     """What the user says about the service, and where it is."""
     if (name is None) == (url is None):
         raise ValueError("give either `name`, from your endpoints file, or `url`")
@@ -243,7 +243,7 @@ _PROTOCOL = frozenset({"user", "system", "assistant", "text", "image_url", "vide
 _DATA = re.compile(r"data:[\w/+.-]+;base64,")
 
 
-def leaked(question: Json, withheld: Sequence[tuple[str, str]]) -> str:
+def find_leak(question: Json, withheld: Sequence[tuple[str, str]]) -> str:
     """The name of the first variable, of (variable, value), whose value a request holds; empty where it holds none."""
     values = [(name, value.strip()) for name, value in withheld if len(value.strip()) >= MIN_LENGTH]
     patterns = [(name, _pattern(value)) for name, value in values]

@@ -41,7 +41,7 @@ _BARE = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::\d{1,5})?")
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class AllowedHost:
     """One host or bucket that the user allows."""
 
     place: str  #: `https://host:443`, `s3://bucket`, `ray://host:10001`, or `file:///folder` that may be written in
@@ -82,7 +82,7 @@ class Permissions:
         withheld: (variable, value) of all that the recipe takes from the environment; no request may hold a value.
     """
 
-    allowed: tuple[Allowed, ...] = ()
+    allowed: tuple[AllowedHost, ...] = ()
     file: str = "the endpoints file"
     trouble: str = ""
     withheld: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)
@@ -92,7 +92,7 @@ class Permissions:
         """What `--allow-host` says, a word each."""
         return cls(together(map(allowed_host, words)))
 
-    def named(self, name: str) -> Allowed:
+    def named(self, name: str) -> AllowedHost:
         """The endpoint of the user's file that a recipe names.
 
         Raises:
@@ -105,7 +105,7 @@ class Permissions:
         raise ValueError(f"{self.file} has no endpoint of this name: {self.trouble or known}. Add it there: "
                          "NAME: {url: https://..., api_key_env: VARIABLE}")  # fmt: skip
 
-    def service(self, url: ServiceUrl) -> Allowed:
+    def service(self, url: ServiceUrl) -> AllowedHost:
         """What an option says of the host of a URL that a recipe gives.
 
         Raises:
@@ -141,13 +141,13 @@ class Permissions:
 NOTHING = Permissions()
 
 
-def together(found: Iterable[Allowed]) -> tuple[Allowed, ...]:
+def together(found: Iterable[AllowedHost]) -> tuple[AllowedHost, ...]:
     """All of them, those that say the same once.
 
     Raises:
         ValueError: two options say different things about one host, so that its key would depend on their order.
     """
-    kept: dict[tuple[str, str], Allowed] = {}
+    kept: dict[tuple[str, str], AllowedHost] = {}
     for one in found:
         earlier = kept.setdefault((one.place, one.name), one)
         if earlier != one:
@@ -155,7 +155,7 @@ def together(found: Iterable[Allowed]) -> tuple[Allowed, ...]:
     return tuple(kept.values())
 
 
-def allowed_host(word: str) -> Allowed:
+def allowed_host(word: str) -> AllowedHost:
     """What `--allow-host HOST[:PORT][=VARIABLE]` allows.
 
     A name means https, an address of this machine or network http. `http://HOST` allows a name inside the network,
@@ -177,7 +177,7 @@ def folder_word(folder: str | Path) -> str:
     return f"{_FOLDER}{Path(folder).expanduser().absolute()}"
 
 
-def allowed_folder(text: str, source: str = "--allow-write") -> Allowed:
+def allowed_folder(text: str, source: str = "--allow-write") -> AllowedHost:
     """A folder, or a single file, that a run may write.
 
     Raises:
@@ -185,10 +185,10 @@ def allowed_folder(text: str, source: str = "--allow-write") -> Allowed:
     """
     if not text.startswith("/"):
         raise ValueError(f"{text[:100]!r} is not an absolute path; it must start with /")
-    return Allowed(f"{_FOLDER}{text}", source=source)
+    return AllowedHost(f"{_FOLDER}{text}", source=source)
 
 
-def allowed_place(text: str, variable: str | None, *, private: bool | None = None) -> Allowed:
+def allowed_place(text: str, variable: str | None, *, private: bool | None = None) -> AllowedHost:
     """One host or bucket; it may be inside the network as `private` says, None is as for `allowed_host`.
 
     Raises:
@@ -199,11 +199,11 @@ def allowed_place(text: str, variable: str | None, *, private: bool | None = Non
         if variable is not None:
             raise ValueError(f"{scheme}:// takes no key here; its credentials come from your environment")
         if scheme == "ray":
-            return Allowed(ray_place(text))
+            return AllowedHost(ray_place(text))
         address = Address(text)
         if address.path != address.bucket:
             raise ValueError(f"only a whole bucket can be allowed: {address.scheme}://{address.bucket}")
-        return Allowed(str(address))
+        return AllowedHost(str(address))
     if not scheme and not _BARE.fullmatch(text):
         raise ValueError(f"{text[:100]!r} is not a host; write HOST, HOST:PORT, http://HOST:PORT or s3://BUCKET")
     url = service_url(text if scheme else f"https://{text}")
@@ -214,7 +214,7 @@ def allowed_place(text: str, variable: str | None, *, private: bool | None = Non
         inside = inside or is_private(ip_address(url.host))
     if not scheme and inside:
         url = service_url(f"http://{text}")
-    return Allowed(url.origin, variable, (inside or url.scheme == "http") if private is None else private)
+    return AllowedHost(url.origin, variable, (inside or url.scheme == "http") if private is None else private)
 
 
 def require_variable(name: str) -> None:

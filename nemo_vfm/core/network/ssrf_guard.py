@@ -116,7 +116,7 @@ def addresses(url: ServiceUrl, *, allow_private: bool) -> list[Ip]:
 
 def why_not(ip: Ip, *, allow_private: bool) -> str:
     """Why an address may not be connected to; empty where it may."""
-    bare = _unwrapped(ip)
+    bare = _unwrap_ipv4(ip)
     if bare.is_link_local or bare in _METADATA:
         return "the metadata service that hands out cloud credentials; it is never contacted"
     if isinstance(bare, IPv6Address) and bare in _LOCAL_NAT64:
@@ -131,13 +131,13 @@ def why_not(ip: Ip, *, allow_private: bool) -> str:
 
 def is_private(ip: Ip) -> bool:
     """Whether an address belongs to this machine or this network."""
-    bare = _unwrapped(ip)
+    bare = _unwrap_ipv4(ip)
     if isinstance(bare, IPv6Address):
         return not bare.is_global or bare.is_site_local  # fec0::/10 is global to Python, since it is out of use
     return not bare.is_global or bare in _SHARED
 
 
-def _unwrapped(ip: Ip) -> Ip:
+def _unwrap_ipv4(ip: Ip) -> Ip:
     """The IPv4 address inside an IPv6 one, where there is one."""
     if isinstance(ip, IPv4Address):
         return ip

@@ -52,7 +52,7 @@ class ThoughtSplit:
             elif _BEGIN.startswith(text):  # or there is nothing yet
                 return thought, ""
             else:
-                self._place, self._waiting = "behind", self._said()
+                self._place, self._waiting = "behind", self._pending_text()
         said, self._waiting = self._waiting, ""
         return thought, said
 
@@ -63,9 +63,9 @@ class ThoughtSplit:
 
     def rest(self) -> tuple[str, str]:
         """What waited for more, at the end."""
-        return (self._waiting, "") if self._place == "inside" else ("", self._said())
+        return (self._waiting, "") if self._place == "inside" else ("", self._pending_text())
 
-    def _said(self) -> str:
+    def _pending_text(self) -> str:
         """What waits, without the white space behind a thought."""
         return self._waiting.lstrip() if self._has_thought else self._waiting
 

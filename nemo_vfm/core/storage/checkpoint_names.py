@@ -28,7 +28,7 @@ def step_of(name: str) -> int:
     return int(match[1]) if match else -1
 
 
-def existing(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """The finished checkpoints of a folder, those of lower steps first; one may be a link to where a user moved it."""
     found = [path.parent for path in folder.glob(f"step-*/{MANIFEST}") if path.is_file()]
     found += folder.glob(f"step-*{LIGHTNING}")
@@ -50,7 +50,7 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class CheckpointRecord:
     """What a checkpoint's own manifest says of it. There is no list of the best beside them that could be lost."""
 
     path: Path
@@ -60,7 +60,7 @@ class Record:
     permanent: bool = False
 
 
-def surplus(records: Sequence[Record], keep: Keep) -> list[Path]:
+def surplus(records: Sequence[CheckpointRecord], keep: Keep) -> list[Path]:
     """The checkpoints that neither rule keeps, oldest first; of two that are equally good the newer one stays."""
     if keep.last is None:
         return []

@@ -87,7 +87,7 @@ def is_file(path: Path) -> bool:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def open_regular(path: Path) -> Iterator[BinaryIO]:
     """Open a regular file to read its bytes; anything else is refused at once.
 
     A plain `open` waits for ever for a FIFO that nobody writes to, and a device such as /dev/zero never ends.
@@ -108,7 +108,7 @@ def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     Raises:
         OSError: it cannot be read, is no regular file, or holds more than `most_bytes`.
     """
-    with opened(path) as file:
+    with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > most_bytes:
             raise OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes", str(path))
         return file.read()
@@ -151,7 +151,7 @@ def last_records(file: Path, most_bytes: int = 256 << 10) -> Iterator[dict[str, 
     Half a line, and what is no object, is passed over; a file that cannot be read has none.
     """
     try:
-        with opened(file) as data:
+        with open_regular(file) as data:
             data.seek(max(0, os.fstat(data.fileno()).st_size - most_bytes))
             lines = data.read(most_bytes).split(b"\n")
     except OSError:

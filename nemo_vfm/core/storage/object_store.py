@@ -29,7 +29,7 @@ _systems: dict[tuple[object, ...], Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class StoredObject:
     """One object below a listed address."""
 
     name: str  #: its key relative to that address, with forward slashes
@@ -77,7 +77,7 @@ class Ranges:
         return data
 
 
-def items(address: Address) -> list[Item]:
+def items(address: Address) -> list[StoredObject]:
     """Every object below an address, sorted by name; none where there is none. Odd names are left out, loudly.
 
     Raises:
@@ -90,11 +90,12 @@ def items(address: Address) -> list[Item]:
             if address.scheme == "s3":
                 arrow = _arrow()
                 objects = system.fs.get_file_info(arrow.FileSelector(address.path, recursive=True))
-                found = [Item(one.path[begin:], one.size, str(one.mtime_ns))
+                found = [StoredObject(one.path[begin:], one.size, str(one.mtime_ns))
                          for one in objects if one.type == arrow.FileType.File]  # fmt: skip
             else:
                 objects = system.find(address.path, detail=True).values()
-                found = [Item(one["name"][begin:], int(one["size"]), str(one.get("etag") or one.get("mtime") or ""))
+                found = [StoredObject(one["name"][begin:], int(one["size"]),
+                         str(one.get("etag") or one.get("mtime") or ""))
                          for one in objects]  # fmt: skip
     except _NotThere:
         return []

@@ -6,13 +6,13 @@ from typing import Annotated
 from nemo_vfm.core.errors import UserError
 
 
-class Written:
+class WriteMark:
     """Marks an argument whose file or folder is written: see `WritePath`."""
 
 
 #: A file or folder that a component creates, changes or deletes. A recipe may name one below the working directory or
 #: in the run folder; elsewhere the user must have typed or allowed it (docs/how-to/clusters/permissions.md).
-WritePath = Annotated[Path, Written()]
+WritePath = Annotated[Path, WriteMark()]
 
 
 def require_own(path: Path, beginning: bytes, what: str) -> None:

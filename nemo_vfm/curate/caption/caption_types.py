@@ -119,7 +119,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class CaptionDraft:
     """A caption that an editor is given."""
 
     key: str  #: names the clip and the text
@@ -151,7 +151,7 @@ class Viewer(Protocol):
 class Editor(Protocol):
     """Replaces the captions of other captioners."""
 
-    def edit(self, drafts: Iterable[Draft]) -> Iterator[Caption]:
+    def edit(self, drafts: Iterable[CaptionDraft]) -> Iterator[Caption]:
         """One caption per draft, each with the key of its draft, in any order; a failure leaves the text unchanged."""
         ...
 

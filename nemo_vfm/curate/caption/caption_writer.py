@@ -14,7 +14,7 @@ from nemo_vfm.core.sanitize import MAX_CHARS, clean
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.caption.caption_types import Caption, Draft, Editor, View, Viewer
+from nemo_vfm.curate.caption.caption_types import Caption, CaptionDraft, Editor, View, Viewer
 from nemo_vfm.curate.caption.description import DESCRIPTION
 from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.curate.record.stage import Captioner
@@ -22,7 +22,7 @@ from nemo_vfm.curate.record.stage import Captioner
 MAX_FAILURES_IN_A_ROW = 20
 #: Of a caption that was there before: fewer than the 131,072 that Python's csv reads, and 1 MiB that training reads
 MAX_GIVEN_CHARS = 100_000
-_Question = TypeVar("_Question", View, Draft)
+_Question = TypeVar("_Question", View, CaptionDraft)
 Voice = Captioner | Viewer | Editor
 _TEXTS = ("text", "by", "model", "revision", "prompt_hash")
 _NUMBERS = ("tokens_in", "tokens_out")
@@ -168,7 +168,7 @@ def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report:
             _count(name, Caption(record.clip.id, status="error", failure=failure), in_a_row, report)
             continue
         in_a_row = 0
-        text, is_cut = _fitted(captions[0], MAX_GIVEN_CHARS) if captions is not None else ("", False)
+        text, is_cut = _truncate(captions[0], MAX_GIVEN_CHARS) if captions is not None else ("", False)
         if captions is not None and text:
             facts = {**record.caption_facts, "caption_status": "truncated" if is_cut else "success"}
             record.caption, record.caption_by, record.caption_facts = text, captions[1], facts
@@ -211,7 +211,7 @@ def _fill(
         record.caption_facts = {**record.caption_facts, "caption_status": status, "caption_failures": failures}
         return
     first = captions[0]
-    record.caption, is_cut = _fitted(" ".join(caption.text for caption in captions))
+    record.caption, is_cut = _truncate(" ".join(caption.text for caption in captions))
     is_cut = is_cut or any(caption.status == "truncated" for caption in captions)
     status = "truncated" if is_cut else "success"
     record.caption_by = first.by or name
@@ -232,7 +232,7 @@ def _fill(
 def _edit(
     name: str, editor: Editor, records: Sequence[ClipRecord], journal: OpenJournal | None, report: CaptionReport
 ) -> None:
-    drafts = {r.clip.id: Draft(f"{r.clip.id}-{sha256_text(r.caption)[:16]}", r, r.caption) for r in records}
+    drafts = {r.clip.id: CaptionDraft(f"{r.clip.id}-{sha256_text(r.caption)[:16]}", r, r.caption) for r in records}
     kept = KeptCaptions(journal, editor.fingerprint())
     known = {draft.key: kept.get(draft.key) for draft in drafts.values()}
     missing = [draft for draft in drafts.values() if known[draft.key] is None]
@@ -261,7 +261,7 @@ def _answers(
     found: dict[str, Caption] = {}
     in_a_row = 0
     with bar(f"caption: {name}", len(questions), unit="questions") as line:
-        for caption in (_checked(answer) for answer in ask(iter(questions))):
+        for caption in (_clean_answer(answer) for answer in ask(iter(questions))):
             if caption.key not in open_keys:
                 for key in found:
                     kept.forget(key)
@@ -283,17 +283,17 @@ def _answers(
     return found
 
 
-def _checked(caption: Caption) -> Caption:
+def _clean_answer(caption: Caption) -> Caption:
     """The answer as plain text, without secrets; an empty text is a failure."""
     known = replace(caption, by=_plain(caption.by), model=_plain(caption.model), revision=_plain(caption.revision))
-    text, is_cut = _fitted(conceal(caption.text)) if caption.spoken else ("", False)
+    text, is_cut = _truncate(conceal(caption.text)) if caption.spoken else ("", False)
     if caption.spoken and not text:
         return replace(known, text="", status="error", failure="it returned an empty text")
     known = replace(known, status="truncated") if is_cut else known
     return replace(known, text=text, failure=None if caption.failure is None else _plain(caption.failure))
 
 
-def _fitted(text: str, max_chars: int = MAX_CHARS) -> tuple[str, bool]:
+def _truncate(text: str, max_chars: int = MAX_CHARS) -> tuple[str, bool]:
     """A plain text of at most `max_chars` characters, and whether it was truncated."""
     longer = clean(text, 2 * max_chars)
     return clean(longer, max_chars), len(longer) > max_chars

@@ -51,7 +51,7 @@ class Likeness(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CaptionFit:
     """How well captions fit their clips."""
 
     clips: int  #: how many were compared
@@ -63,7 +63,7 @@ class Verdict:
     suspects: Mapping[str, str]
 
 
-def compare(keys: Sequence[str], captions: Vectors, clips: Vectors) -> Verdict:
+def compare(keys: Sequence[str], captions: Vectors, clips: Vectors) -> CaptionFit:
     """The verdict on pairs given as vectors (N, D), in the same order.
 
     Captions that are equal, as those of many numbers are, share a rank: half of the ties count.
@@ -86,7 +86,7 @@ def compare(keys: Sequence[str], captions: Vectors, clips: Vectors) -> Verdict:
     suspects = {keys[number]: keys[int(centred_NN[:, number].argmax())] for number in worst}
     shuffled = (cosine_NN.sum() - own_N.sum()) / (len(keys) * others)
     mean = float(rank_N.mean())
-    return Verdict(len(keys), mean, float((0.5 - mean) / spread), float(own_N.mean()), float(shuffled), suspects)
+    return CaptionFit(len(keys), mean, float((0.5 - mean) / spread), float(own_N.mean()), float(shuffled), suspects)
 
 
 class CheckCaptions:
@@ -128,11 +128,11 @@ class CheckCaptions:
         state = fingerprint(sha256(marker).hexdigest(), self.likeness, self.num_frames, self.at_most)
         try:
             known = read_json(run.folder / FILE)
-            done = Verdict(**known["verdict"]) if known["made_of"] == state else None
+            done = CaptionFit(**known["verdict"]) if known["made_of"] == state else None
         except (OSError, ValueError, KeyError, TypeError):
             done = None
         if done is not None:
-            return replace(self._judged(done), did_nothing=True)
+            return replace(self._outcome(done), did_nothing=True)
         entries = [
             entry for entry in samples.entries if {"mp4", *IMAGES} & set(entry.members) and entry.index.get("caption")
         ]
@@ -158,9 +158,9 @@ class CheckCaptions:
         verdict = compare([entry.key for entry in chosen], captions, clips)
         passed = verdict.deviations >= self.min_deviations
         write_json(run.folder / FILE, {"verdict": asdict(verdict), "passed": passed, "made_of": state})
-        return self._judged(verdict)
+        return self._outcome(verdict)
 
-    def _judged(self, verdict: Verdict) -> Outcome:
+    def _outcome(self, verdict: CaptionFit) -> Outcome:
         summary = (
             f"of {verdict.clips} clips the own caption ranks {verdict.mean_rank:.3f} on average (chance: 0.5), "
             f"{verdict.deviations:.1f} standard deviations better than chance; likeness {verdict.likeness:.3f} of true "

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.network.permission import SentText
-from nemo_vfm.curate.caption.caption_types import Caption, Draft
+from nemo_vfm.curate.caption.caption_types import Caption, CaptionDraft
 from nemo_vfm.curate.record.ledger import FACTS
 
 DEFAULT = "{caption}. {facts}."
@@ -32,7 +32,7 @@ class ScoreConditioned:
             raise ValueError(f"the template {template!r} needs {{caption}} and {{facts}}")
         self.facts, self.template, self.digits = dict(facts), template, digits
 
-    def edit(self, drafts: Iterable[Draft]) -> Iterator[Caption]:
+    def edit(self, drafts: Iterable[CaptionDraft]) -> Iterator[Caption]:
         """Every text with its clip's scores."""
         for draft in drafts:
             facts = {name: value for name in FACTS if (value := draft.record.value(name)) == value}

@@ -25,7 +25,7 @@ from nemo_vfm.curate.caption.caption_types import DESCRIBE, Caption, View, Windo
 MAX_VIDEO_BYTES = 48_000_000
 
 
-def answered(blank: Caption, end: Reply | Failure) -> Caption:
+def caption_from_reply(blank: Caption, end: Reply | Failure) -> Caption:
     """The caption.
 
     Args:
@@ -88,7 +88,7 @@ class EndpointCaptioner:
         questions = (Question(partial(self._messages, view), key=view.key) for view in views)
         for end in asker.ask(questions):
             blank = Caption(end.key, by="endpoint", model=self.chat.model, prompt_hash=prompt_hash(self.prompt))
-            caption = answered(blank, end)
+            caption = caption_from_reply(blank, end)
             yield replace(caption, revision=self.revision or caption.revision) if caption.spoken else caption
 
     def fingerprint(self) -> str:

@@ -44,7 +44,7 @@ class LocalModel:
 
     def identity(self) -> Json:
         """All that its words depend on."""
-        return [fingerprint_of(self.folder), str(self.precision.resolved()[0]), self.max_tokens]
+        return [fingerprint_of(self.folder), str(self.precision.resolve()[0]), self.max_tokens]
 
     def speak(self, conversations: Sequence[Json]) -> list[Spoken]:
         """The next message of each conversation.
@@ -54,7 +54,7 @@ class LocalModel:
         """
         import torch
 
-        model, processor = _loaded(self.folder, self.kind, self.precision)
+        model, processor = _load(self.folder, self.kind, self.precision)
         tokenizer = getattr(processor, "tokenizer", processor)
         usual = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, "return_tensors": "pt"}
         if self.kind == "sees":
@@ -97,7 +97,7 @@ def groups(items: Iterable[I], size: int) -> Iterator[list[I]]:
 
 
 @lru_cache(maxsize=1)
-def _loaded(folder: Path, kind: Kind, precision: Precision) -> Json:
+def _load(folder: Path, kind: Kind, precision: Precision) -> Json:
     """(model, processor); one at a time, since two may not fit."""
     from nemo_vfm.core.device import device
 
@@ -109,7 +109,7 @@ def _loaded(folder: Path, kind: Kind, precision: Precision) -> Json:
     local = {"local_files_only": True, "trust_remote_code": False}
     try:
         processor = processor_class.from_pretrained(checked_folder(folder), **local)
-        model = model_class.from_pretrained(folder, use_safetensors=True, dtype=precision.resolved()[0], **local)
+        model = model_class.from_pretrained(folder, use_safetensors=True, dtype=precision.resolve()[0], **local)
     except (ValueError, OSError, KeyError, ImportError) as error:
         raise UserError(f"{folder} cannot be loaded as a model that {kind}: {error}") from error
     tokenizer = getattr(processor, "tokenizer", processor)

@@ -18,8 +18,8 @@ from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.optional import needs_gpu, needs_packages
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.caption.caption_types import REWRITE, Caption, Draft, prompt_hash
-from nemo_vfm.curate.caption.endpoint_captioner import answered
+from nemo_vfm.curate.caption.caption_types import REWRITE, Caption, CaptionDraft, prompt_hash
+from nemo_vfm.curate.caption.endpoint_captioner import caption_from_reply
 from nemo_vfm.curate.caption.local_model import LocalModel, groups
 from nemo_vfm.curate.record.stage import Ready
 from nemo_vfm.models.pretrained import fingerprint_of
@@ -57,7 +57,7 @@ class Rewriter:
         if isinstance(self.writer, Ready):
             self.writer.ready()
 
-    def edit(self, drafts: Iterable[Draft]) -> Iterator[Caption]:
+    def edit(self, drafts: Iterable[CaptionDraft]) -> Iterator[Caption]:
         """Each text rewritten; one that comes back far too long is a failure."""
         lengths: dict[str, int] = {}
 
@@ -98,7 +98,7 @@ class EndpointWriter:
         """Answers as they come."""
         questions = (Question([{"role": "user", "content": message}], key=key) for key, message in messages)
         for end in self.asker.ask(questions):
-            yield answered(Caption(end.key, model=self.chat.model), end)
+            yield caption_from_reply(Caption(end.key, model=self.chat.model), end)
 
     def fingerprint(self) -> str:
         """Which model, and not where it stands."""

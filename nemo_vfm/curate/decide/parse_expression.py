@@ -106,7 +106,7 @@ class _Parser:
         self._text, self._tokens, self._place, self._depth = text, tokens, 0, 0
 
     def whole(self) -> Truth:
-        part = self._truth(self._joined())
+        part = self._truth(self._disjunction())
         if self._next.kind != "end":
             raise self._wrong(self._next.at, f"{self._next.text!r} is unexpected here; join comparisons with and, or")
         return part
@@ -156,9 +156,9 @@ class _Parser:
             raise self._wrong(part.at, f"of which column? Write pct(COLUMN, {part.percent:g})")
         return part
 
-    def _joined(self, word: Literal["and", "or"] = "or") -> Truth | _Operand:
+    def _disjunction(self, word: Literal["and", "or"] = "or") -> Truth | _Operand:
         """Operands joined by `or`; those are joined by `and`, which binds tighter."""
-        deeper = self._not if word == "and" else partial(self._joined, "and")
+        deeper = self._not if word == "and" else partial(self._disjunction, "and")
         first = deeper()
         parts = [first]
         while self._take(word):
@@ -170,13 +170,13 @@ class _Parser:
     def _not(self) -> Truth | _Operand:
         token = self._take("not")
         if token is None:
-            return self._compared()
+            return self._comparison()
         self._deeper(token.at)
         part = Not(token.at, self._truth(self._not()))
         self._depth -= 1
         return part
 
-    def _compared(self) -> Truth | _Operand:
+    def _comparison(self) -> Truth | _Operand:
         first = self._sum()
         if not isinstance(first, _TRUTHS):
             if self._take("is"):
@@ -261,17 +261,17 @@ class _Parser:
         if token.kind == "name" and token.text not in _KEYWORDS:
             self._place += 1
             called = self._next.text == "(" and self._next.kind == "sign"
-            return self._called(token) if called else Column(token.at, token.text)
+            return self._call(token) if called else Column(token.at, token.text)
         if self._take("(") is None:
             found = "the end" if token.kind == "end" else repr(token.text)
             raise self._wrong(token.at, f"expected a number, a column or ( here, got {found}")
         self._deeper(token.at)
-        part = self._joined()
+        part = self._disjunction()
         self._expect(")")
         self._depth -= 1
         return part
 
-    def _called(self, name: _Token) -> _Operand:
+    def _call(self, name: _Token) -> _Operand:
         if name.text not in _FUNCTIONS:
             raise self._wrong(name.at, f"there is no function {name.text}; known are {', '.join(_FUNCTIONS)}")
         self._deeper(self._expect("(").at)

@@ -34,7 +34,7 @@ from nemo_vfm.curate.decide.score_table import (
     uses,
 )
 from nemo_vfm.curate.record.ledger import FACTS, ClipRecord
-from nemo_vfm.curate.record.stage import Compares, FileScore, Labelling, Learned, Score, Stage
+from nemo_vfm.curate.record.stage import Compares, FileScore, HasLabels, Learned, Score, Stage
 
 SCHEMA = "nemo_vfm.survival/1"
 _MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -236,7 +236,7 @@ def check_rules(
 
 def label_columns(stages: Mapping[str, Stage]) -> dict[str, Sequence[str]]:
     """The columns that hold words, with the words they may hold."""
-    labelling = [stage for stage in stages.values() if isinstance(stage, Labelling)]
+    labelling = [stage for stage in stages.values() if isinstance(stage, HasLabels)]
     return {column: tuple(words) for stage in labelling for column, words in stage.labels().items()}
 
 

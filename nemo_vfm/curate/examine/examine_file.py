@@ -23,12 +23,12 @@ from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.examine.frame_stream import Walk, frames_of
-from nemo_vfm.curate.examine.sandbox import Reply
+from nemo_vfm.curate.examine.sandbox import ChildReply
 from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, FileRecord, MediaInfo
 from nemo_vfm.curate.record.stage import Comparison, FileScore, Learned, ReadsVectors, Score, Splitter, Stage
 from nemo_vfm.curate.split.finder import Eye, Glance
-from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, cut_glances, in_parts, packed
+from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, cut_glances, in_parts, pack_glances
 from nemo_vfm.data.shards.clip_id import Clip, source_id
 from nemo_vfm.data.video.codecs import Decoding
 from nemo_vfm.data.video.image_file import open_image
@@ -42,12 +42,12 @@ _LEAD_S = 7.0  # transitions are detected, and trimmed, from 5.5 seconds around 
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ProbeFile:
     """What a child does with `{"path", "name", "image"}`: identifies the file and reads its container."""
 
     max_frames: int  #: a longer file is refused
 
-    def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
+    def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[ChildReply]:
         """One reply: the fields of `MediaInfo`, source_id and duration_us, or `message`; see `read_probed`."""
         from nemo_vfm.data.video.image_file import is_deep, open_image
         from nemo_vfm.data.video.pyav_reader import PyAVReader
@@ -77,11 +77,11 @@ class Probe:
         except MemoryError:
             raise
         except OSError as error:  # due to the disk or permissions, not the bytes: later it may be readable
-            yield Reply({"failed": reason_of(error, path, name)})
+            yield ChildReply({"failed": reason_of(error, path, name)})
             return
         except Exception as error:  # a decoder may raise anything on damaged bytes: one file must not stop the others
             known["message"] = reason_of(error, path, name)
-        yield Reply(known)
+        yield ChildReply(known)
 
 
 def read_probed(file: FileRecord, known: Json) -> None:
@@ -150,7 +150,7 @@ def state_of(path: Path) -> str:
     return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}"
 
 
-class Unchanged:
+class FileGuard:
     """Detects that a file is written to, replaced or removed while a curation works on it.
 
     Args:
@@ -197,7 +197,7 @@ class Examine:
     thumbnails: WritePath  #: folder for `<clip id>.jpg`
     decode: Decoding = "cpu"  #: where frames are decoded, cpu or nvdec
 
-    def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
+    def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[ChildReply]:
         """One reply per shot, and a last one that says how far the file could be read; `findings.py` has their form."""
         return _Examination(self, request, tick).replies()
 
@@ -207,13 +207,13 @@ class _Examination:
 
     def __init__(self, settings: Examine, request: Json, tick: Callable[[int], None]) -> None:
         self._settings, self._request, self._tick = settings, request, tick
-        self._path, self._name, self._unchanged = Path(request["path"]), request["name"], Unchanged(request)
+        self._path, self._name, self._unchanged = Path(request["path"]), request["name"], FileGuard(request)
         self._stages = {stage: settings.stages[stage] for stage in request["stages"]}
         vectors = any(isinstance(stage, ReadsVectors) and stage.reads_vectors() for stage in self._stages.values())
         self._walk = partial(Walk, self._path, side_px=settings.side_px, vectors=vectors, decode=settings.decode)
         self._problems: list[str] = []  # why frames cannot be decoded
 
-    def replies(self) -> Iterator[Reply]:
+    def replies(self) -> Iterator[ChildReply]:
         request = self._request
         self._unchanged.check()
         if request.get("image"):
@@ -222,7 +222,7 @@ class _Examination:
             self._tick(1)
             yield self._judge(footage, Clip(request["source_id"], 0, 1, 0, 1, Fraction(1)), (0, 0))
             self._unchanged.check()
-            yield Reply({"end": None})
+            yield ChildReply({"end": None})
         elif request.get("stretch") is not None:
             yield from self._stretch()
         else:
@@ -236,9 +236,9 @@ class _Examination:
                 self._unchanged.check()
                 lost = f"frames from {walk.num_walked} on cannot be decoded"
                 rest = walk.info.why_incomplete() if walk.num_walked == walk.info.num_frames else lost
-                yield Reply(_end(walk, self._problems[0] if self._problems else f"{self._name}: {rest}"))
+                yield ChildReply(_end(walk, self._problems[0] if self._problems else f"{self._name}: {rest}"))
 
-    def _rows(self, walk: Walk) -> Iterator[Reply]:
+    def _rows(self, walk: Walk) -> Iterator[ChildReply]:
         """Examine the spans that a table requests, each once and whole, and report the result for each row."""
         asked = [frames_of(walk.info, start_s, end_s) for start_s, end_s in self._request["spans_s"]]
         wanted, done, two_sizes = {span for span, why in asked if why is None}, set[Span](), set[Span]()
@@ -255,9 +255,9 @@ class _Examination:
         lost_of = dict.fromkeys(two_sizes, "its frames have two sizes") | dict.fromkeys(wanted - done, lost)
         rows = [part | {"message": why or lost_of.get(span)}
                 for part, (span, why) in zip(parts, asked, strict=True)]  # fmt: skip
-        yield Reply({"end": None, "rows": rows})
+        yield ChildReply({"end": None, "rows": rows})
 
-    def _stretch(self) -> Iterator[Reply]:
+    def _stretch(self) -> Iterator[ChildReply]:
         """Examine a stretch of a long video. If a frame cannot be decoded, the whole file is examined instead."""
         (first, stop), fps = self._request["stretch"], self._request["fps"]
         start = max(0, first - round(_LEAD_S * fps))
@@ -273,7 +273,7 @@ class _Examination:
                 spans = self._guessed(walk, start, fps, glances)
             else:
                 known = [(span[0], span[1]) for span in self._request["spans"]]
-                spans = _given(walk, walk.frames(known[-1][1]), known)
+                spans = _spans_given(walk, walk.frames(known[-1][1]), known)
             for span in spans:
                 if span[0] >= stop:
                     break
@@ -281,8 +281,8 @@ class _Examination:
                     self._unchanged.check()
                     yield self._look(walk, span)
             self._unchanged.check()
-            found = {"glances": packed(glances[first - start : stop - start]), "holes": list(walk.info.holes)}
-            yield Reply(found | _end(walk, f"{self._name}: {walk.info.why_incomplete()}"))
+            found = {"glances": pack_glances(glances[first - start : stop - start]), "holes": list(walk.info.holes)}
+            yield ChildReply(found | _end(walk, f"{self._name}: {walk.info.why_incomplete()}"))
 
     def _guessed(self, walk: Walk, start: int, fps: float, glances: list[Glance]) -> Iterator[Span]:
         """The shots of a video if it began at this frame; every glance is kept."""
@@ -309,7 +309,7 @@ class _Examination:
                 self._problems.append(reason_of(error, self._path, self._name))
 
         if known is not None:
-            yield from _given(walk, (frame for _, frame in frames()), [(first, last) for first, last in known])
+            yield from _spans_given(walk, (frame for _, frame in frames()), [(first, last) for first, last in known])
             return
         fps, holes, split = walk.info.fps, walk.info.holes, self._settings.splitter.spans
         for start, run in groupby(frames(), key=itemgetter(0)):
@@ -317,7 +317,7 @@ class _Examination:
             for first, last in in_parts((frame for _, frame in run), own, lambda part: split(part, fps=fps)):
                 yield start + first, start + last
 
-    def _look(self, walk: Walk, span: Span) -> Reply:
+    def _look(self, walk: Walk, span: Span) -> ChildReply:
         info = walk.info
         clip = Clip(self._request["source_id"], *span, info.pts[span[0]], info.end_pts(span[1] - 1), info.time_base)
         span_us = elapsed_us(info, clip.pts_start), elapsed_us(info, clip.pts_end)
@@ -328,7 +328,7 @@ class _Examination:
 
     def _judge(
         self, footage: ClipFrames, clip: Clip, span_us: tuple[int, int], picture: Picture | None = None
-    ) -> Reply:
+    ) -> ChildReply:
         path = self._settings.thumbnails / f"{clip.id}.jpg"
         if not path.exists():
             write_bytes(path, thumbnail(footage))
@@ -357,10 +357,10 @@ class _Examination:
             except Exception as error:  # a stage that fails on a clip fails that clip alone
                 found = {"message": str(error) or type(error).__name__}
             fact["found"][name] = found
-        return Reply(fact, arrays)
+        return ChildReply(fact, arrays)
 
 
-def _given(walk: Walk, frames: Iterable[Frame], spans: Sequence[Span]) -> Iterator[Span]:
+def _spans_given(walk: Walk, frames: Iterable[Frame], spans: Sequence[Span]) -> Iterator[Span]:
     """The spans, ascending by their start, all of whose frames arrive; each as soon as no earlier one is waiting."""
     waiting = deque(spans)
     for _ in frames:

@@ -16,12 +16,12 @@ from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.examine_file import finite
-from nemo_vfm.curate.examine.sandbox import Reply
+from nemo_vfm.curate.examine.sandbox import ChildReply
 from nemo_vfm.curate.record.ledger import ClipRecord, FileRecord
 from nemo_vfm.curate.record.stage import FileScore, Splitter, Stage
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.codecs import Decoding
-from nemo_vfm.restore.letterbox import Box, Picture, agreed_boxes
+from nemo_vfm.restore.letterbox import Picture, PixelBox, agreed_boxes
 
 #: Raised when stages see other frames, or findings are stored in another form: findings under another number are not
 #: read. A change in one stage or splitter has a number of its own, the `results_revision` of its class.
@@ -29,7 +29,7 @@ FRAMES = 8
 
 
 @runtime_checkable
-class Fingerprinted(Protocol):
+class HasFingerprint(Protocol):
     """A part whose settings do not say everything: the bytes of its weights matter, not their path."""
 
     def fingerprint(self) -> str:
@@ -54,7 +54,7 @@ def settings(value: object) -> Json:
     name: dict[str, Json] = {"class": f"{type(value).__module__}.{type(value).__qualname__}"}
     if revision != 1:
         name["results_revision"] = revision
-    if isinstance(value, Fingerprinted):
+    if isinstance(value, HasFingerprint):
         return {**name, "fingerprint": value.fingerprint()}
     slots = [slot for kind in type(value).__mro__ for slot in getattr(kind, "__slots__", ())]
     arguments = vars(value) if hasattr(value, "__dict__") else {slot: getattr(value, slot) for slot in slots}
@@ -96,7 +96,7 @@ class Cache:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingFindings:
     """What has yet to be found out about a file."""
 
     spans: list[list[int]] | None  #: its shots, if they are known
@@ -127,12 +127,12 @@ class Findings:
         self._stages = {name: Cache(folder / fingerprint(*base, stage)) for name, stage in stages.items()}
         self._of_files = {name: stage for name, stage in stages.items() if isinstance(stage, FileScore)}
 
-    def missing(self, file: FileRecord) -> Missing:
+    def missing(self, file: FileRecord) -> MissingFindings:
         """What an examination of the file has to find out."""
         key = file.findings_key
         shots = self._shots.get(key)
         if shots is None:
-            return Missing(None, list(self._stages), nothing=False)
+            return MissingFindings(None, list(self._stages), nothing=False)
         absent = []
         for name, cache in self._stages.items():
             known = cache.get(key)
@@ -141,9 +141,9 @@ class Findings:
         spans = [clip["span"] for clip in shots["clips"]]
         ids = (Clip(file.source_id, first, last, 0, 0, Fraction(1)).id for first, last in spans)
         seen = all((self._thumbnails / f"{clip_id}.jpg").is_file() for clip_id in ids)
-        return Missing(spans, absent, nothing=not absent and (seen or not spans))
+        return MissingFindings(spans, absent, nothing=not absent and (seen or not spans))
 
-    def put(self, file: FileRecord, missing: Missing, replies: Sequence[Reply]) -> str | None:
+    def put(self, file: FileRecord, missing: MissingFindings, replies: Sequence[ChildReply]) -> str | None:
         """Store what an examination found; returns a sentence if it contradicts earlier findings."""
         *clips, end = (reply.fact for reply in replies)
         key = file.findings_key
@@ -186,10 +186,10 @@ class Findings:
         if not file.found.is_image:  # all clips of a file get the boxes that they agree on
             for size, same_size in _by_size(records, clips):
                 corners = [clip["picture"] for _, clip in same_size]
-                pictures = [Picture(*(Box(*box) if box else None for box in boxes)) for boxes in corners]
+                pictures = [Picture(*(PixelBox(*box) if box else None for box in boxes)) for boxes in corners]
                 agreed = agreed_boxes(pictures, [record.duration_s for record, _ in same_size], *size)
                 for (record, _), box in zip(same_size, agreed, strict=True):
-                    record.picture = None if box == Box(0, 0, *size) else tuple(box.corners())
+                    record.picture = None if box == PixelBox(0, 0, *size) else tuple(box.corners())
         if shots["end"] is not None:
             rest = _record(file, shots["end"], paths)
             rest.message = shots["end"]["message"]

@@ -117,7 +117,7 @@ class Walk:
                 while self._held:
                     self._forget()
                 self._first = number
-            held = self._remembered(frame)
+            held = self._shrink(frame)
             if self.held_bytes + held.num_bytes > self._max_held_bytes:
                 while self._held:
                     self._forget()
@@ -153,7 +153,7 @@ class Walk:
             # With a second decoder, since the first is in the middle of the video.
             with PyAVReader(self._path, vectors=self._wants_vectors, decode=self._decode) as reader:
                 wanted = [span[0] + number for number in numbers]
-                return [self._remembered(frame) for _, frame in reader.decoded(wanted, past_losses=True)]
+                return [self._shrink(frame) for _, frame in reader.decoded(wanted, past_losses=True)]
 
         numbers, info = range(*span), self.info
         corrupt, interlaced = map(self._reader.is_corrupt, numbers), map(self._reader.is_interlaced, numbers)
@@ -183,7 +183,7 @@ class Walk:
         self.held_bytes -= self._held.popleft().num_bytes
         self._first += 1
 
-    def _remembered(self, frame: av.VideoFrame) -> "_Held":
+    def _shrink(self, frame: av.VideoFrame) -> "_Held":
         """The frame made small, in RGB and upright, and its motion vectors."""
         found = frame.side_data.get("MOTION_VECTORS") if self._has_vectors else None
         vectors = MotionVectors(frame.width, frame.height, _NONE if found is None else found.to_ndarray())

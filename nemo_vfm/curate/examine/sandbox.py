@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import is_full
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.execute.work_units import Item, Tick, Worker
+from nemo_vfm.curate.execute.work_units import Tick, Worker, WorkItem
 
 _TICKS_EVERY = 48  # frames: often enough for a progress bar, and cheap
 _TICKS_EVERY_S = 1.0  # where frames are slow: 48 of 4K, mended on a busy core, took longer than any silence allowed
@@ -45,7 +45,7 @@ class ChildDied(DataError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ChildLimits:
     """What one child may use. Where a machine lacks such limits (macOS, in part), the limits of time still hold."""
 
     memory_gb: float = 6.0  #: of its own memory, in 10^9 bytes
@@ -64,7 +64,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ChildReply:
     """One answer."""
 
     fact: Json  #: plain JSON
@@ -73,7 +73,7 @@ class Reply:
 
 #: What the child does with one request: gives answers, one after the other, and calls `tick` with how many frames are
 #: done, and with 0 in the middle of what takes long. It is sent to the child once, so it holds only settings.
-Operation = Callable[[Json, Callable[[int], None]], Iterator[Reply]]
+Operation = Callable[[Json, Callable[[int], None]], Iterator[ChildReply]]
 
 
 class Child:
@@ -83,13 +83,13 @@ class Child:
         task: names the operation, such as "its encoding", in messages about a child's death.
     """
 
-    def __init__(self, operation: Operation, limits: Limits, *, task: str = "the work on it") -> None:
+    def __init__(self, operation: Operation, limits: ChildLimits, *, task: str = "the work on it") -> None:
         self._operation, self._limits, self._task = operation, limits, task
         self._process: multiprocessing.process.BaseProcess | None = None
         self._ours: Connection | None = None
         self._hangs = False
 
-    def ask(self, request: Json, *, megapixels: float) -> Iterator[Reply | int]:
+    def ask(self, request: Json, *, megapixels: float) -> Iterator[ChildReply | int]:
         """The child's answers to one request, and the numbers of frames as they are done.
 
         Args:
@@ -147,7 +147,7 @@ class Child:
         theirs.close()
         return self._ours
 
-    def _receive(self, connection: Connection) -> Reply | int | None:
+    def _receive(self, connection: Connection) -> ChildReply | int | None:
         """A reply, a number of frames done, or None at the end of a request."""
         answer = json.loads(self._bytes(connection))
         match answer:
@@ -162,7 +162,7 @@ class Child:
         arrays = {}
         for name, shape in answer["arrays"]:
             arrays[str(name)] = np.frombuffer(self._bytes(connection), np.uint8).reshape(shape)
-        return Reply(answer["fact"], arrays)
+        return ChildReply(answer["fact"], arrays)
 
     def _bytes(self, connection: Connection) -> bytes:
         spent_s = self._spent_s()
@@ -214,20 +214,20 @@ class InProcess:
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
 
-    def ask(self, request: Json, *, megapixels: float) -> Iterator[Reply | int]:
+    def ask(self, request: Json, *, megapixels: float) -> Iterator[ChildReply | int]:
         """See `Child.ask`; frames are reported with the reply after them."""
         ticks: list[int] = []
         for reply in self._operation(request, ticks.append):
             yield sum(ticks)
             ticks.clear()
-            yield Reply(json.loads(json.dumps(reply.fact)), reply.arrays)
+            yield ChildReply(json.loads(json.dumps(reply.fact)), reply.arrays)
         yield sum(ticks)
 
     def stop(self) -> None:
         """There is nothing to end."""
 
 
-def _serve(connection: Connection, operation: Operation, limits: Limits) -> None:
+def _serve(connection: Connection, operation: Operation, limits: ChildLimits) -> None:
     """Run in the child until the parent closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole group; the parent ends the work
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit is then an error with words
@@ -257,7 +257,7 @@ def _serve(connection: Connection, operation: Operation, limits: Limits) -> None
 
 
 def _answer(connection: Connection, operation: Operation, request: Json) -> None:
-    pulse = Pulse(lambda count: _send(connection, {"tick": count}))
+    pulse = TickBatcher(lambda count: _send(connection, {"tick": count}))
     try:
         for reply in operation(request, pulse.tick):
             shapes = [[name, array.shape] for name, array in reply.arrays.items()]
@@ -275,7 +275,7 @@ def _answer(connection: Connection, operation: Operation, request: Json) -> None
         _send(connection, {"end": True})
 
 
-class Pulse:
+class TickBatcher:
     """Gathers ticks, and passes them on every 48 frames and at least every second that there is one.
 
     Args:
@@ -305,7 +305,7 @@ class MediaWork:
     """The settings of work on media in a child process."""
 
     operation: Operation  #: what is done with each item's request
-    limits: Limits = field(default_factory=Limits)  #: what the child may take
+    limits: ChildLimits = field(default_factory=ChildLimits)  #: what the child may take
     task: str = "the work on it"  #: see `Child`
 
     def start(self, *, isolated: bool = True) -> Worker:
@@ -324,9 +324,9 @@ class _MediaWorker:
         self._stopped = False
 
     def do(self, item: object) -> Iterator[object]:
-        assert isinstance(item, Item)
+        assert isinstance(item, WorkItem)
         if self._stopped:
-            yield Reply({"failed": "its work was stopped"})
+            yield ChildReply({"failed": "its work was stopped"})
             return
         for attempt in (1, 2):
             try:
@@ -336,11 +336,11 @@ class _MediaWorker:
             except ChildDied as error:
                 # The file before it may have damaged the child: a second, fresh child shows which file it was.
                 again = attempt == 1 and not self._stopped
-                yield Reply({"again": True} if again else {"failed": str(error)})
+                yield ChildReply({"again": True} if again else {"failed": str(error)})
                 if not again:
                     return
             except DataError as error:
-                yield Reply({"failed": str(error)})
+                yield ChildReply({"failed": str(error)})
                 return
 
     def stop(self) -> None:
@@ -349,8 +349,8 @@ class _MediaWorker:
         self._child.stop()
 
 
-def valid(parts: list[object]) -> list[Reply]:
+def valid(parts: list[object]) -> list[ChildReply]:
     """An item's replies, without those of an abandoned attempt."""
-    replies = [part for part in parts if isinstance(part, Reply)]
+    replies = [part for part in parts if isinstance(part, ChildReply)]
     last = max((place for place, reply in enumerate(replies) if reply.fact.get("again")), default=-1)
     return replies[last + 1 :]

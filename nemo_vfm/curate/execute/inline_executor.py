@@ -5,7 +5,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 from nemo_vfm.core.errors import DataError, StoreDenied, StoreUnreachable
-from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughput, Tick, Watch, Worker
+from nemo_vfm.curate.execute.work_units import (
+    Done,
+    LostItem,
+    ProgressWatch,
+    Step,
+    StepThroughput,
+    Tick,
+    Worker,
+    WorkItem,
+)
 
 
 class Inline:
@@ -22,9 +31,9 @@ class Inline:
     def __init__(self, *, isolated: bool = True) -> None:
         self.isolated = isolated
 
-    def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
+    def run(self, steps: Sequence[Step], items: Sequence[WorkItem], watch: ProgressWatch) -> Iterator[Done]:
         workers: list[Worker] = []
-        watch.steps = [Throughput(step.name, workers=1) for step in steps]
+        watch.steps = [StepThroughput(step.name, workers=1) for step in steps]
         try:
             for step in steps:
                 workers.append(step.work.start(isolated=self.isolated))
@@ -37,7 +46,10 @@ class Inline:
 
 
 def through(
-    workers: Sequence[Worker], item: object, watch: Watch, one_at_a_time: AbstractContextManager[object] = nullcontext()
+    workers: Sequence[Worker],
+    item: object,
+    watch: ProgressWatch,
+    one_at_a_time: AbstractContextManager[object] = nullcontext(),
 ) -> Iterator[object]:
     """An item's parts, each taken through all the steps; what each took is added to the watch.
 
@@ -45,14 +57,14 @@ def through(
         one_at_a_time: held while a worker of a later step, which several threads may share, is at work.
     """
     first, *rest = workers
-    for part in timed(first.do(item), watch.steps[0], watch):
+    for part in time_parts(first.do(item), watch.steps[0], watch):
         for worker, took in zip(rest, watch.steps[1:], strict=True):
             with one_at_a_time:
-                (part,) = timed(worker.do(part), took, watch)
+                (part,) = time_parts(worker.do(part), took, watch)
         yield part
 
 
-def timed(parts: Iterator[object], took: Throughput, watch: Watch) -> Iterator[object]:
+def time_parts(parts: Iterator[object], took: StepThroughput, watch: ProgressWatch) -> Iterator[object]:
     """The parts of a step, without its ticks; only the time spent producing them is counted."""
     start = time.perf_counter()
     for part in parts:
@@ -67,7 +79,7 @@ def timed(parts: Iterator[object], took: Throughput, watch: Watch) -> Iterator[o
 
 
 @contextmanager
-def present(item: Item) -> Iterator[Lost | None]:
+def present(item: WorkItem) -> Iterator[LostItem | None]:
     """Make the item's file available while the block runs; yields why not if it cannot be had any more.
 
     Raises:
@@ -79,6 +91,6 @@ def present(item: Item) -> Iterator[Lost | None]:
         except StoreUnreachable:
             raise
         except (DataError, StoreDenied) as error:
-            yield Lost(str(error))
+            yield LostItem(str(error))
         else:
             yield None

@@ -11,7 +11,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def ordered(work: Callable[[T], R], items: Iterable[T], *, workers: int | None = None) -> Iterator[R]:
+def map_in_order(work: Callable[[T], R], items: Iterable[T], *, workers: int | None = None) -> Iterator[R]:
     """`map(work, items)` on threads: decoding, encoding and flow leave the interpreter free.
 
     For pieces of about equal size whose results may be large: at most two results per worker wait behind a slow piece.
@@ -35,7 +35,7 @@ def ordered(work: Callable[[T], R], items: Iterable[T], *, workers: int | None =
                 future.cancel()
 
 
-def finished(
+def map_as_completed(
     work: Callable[[T], R], items: Iterable[T], *, workers: int, give_up: Callable[[], None] = lambda: None
 ) -> Iterator[tuple[int, R]]:
     """Results as they come, each with its item's number: a slow item occupies one worker and delays no other.

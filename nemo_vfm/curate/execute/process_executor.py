@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 
 from nemo_vfm.curate.execute.inline_executor import present, through
-from nemo_vfm.curate.execute.ordered import finished, num_cores
-from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughput, Watch, Worker
+from nemo_vfm.curate.execute.ordered import map_as_completed, num_cores
+from nemo_vfm.curate.execute.work_units import Done, LostItem, ProgressWatch, Step, StepThroughput, Worker, WorkItem
 
 
 class Processes:
@@ -24,9 +24,9 @@ class Processes:
             raise ValueError(f"workers is {workers}, but it must be at least 1")
         self.workers = workers
 
-    def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
+    def run(self, steps: Sequence[Step], items: Sequence[WorkItem], watch: ProgressWatch) -> Iterator[Done]:
         count = min(self.workers or min(64, num_cores()), max(1, len(items)))
-        watch.steps = [Throughput(step.name, workers=1 if place else count) for place, step in enumerate(steps)]
+        watch.steps = [StepThroughput(step.name, workers=1 if place else count) for place, step in enumerate(steps)]
         workers: list[Worker] = []
         free: SimpleQueue[Worker] = SimpleQueue()  # those of the first step; all threads share those of later ones
         lock, model = threading.Lock(), threading.Lock()
@@ -35,9 +35,9 @@ class Processes:
             with lock:
                 watch.tick(frames)
 
-        def one(item: Item) -> list[object] | Lost:
+        def one(item: WorkItem) -> list[object] | LostItem:
             worker = free.get()
-            own = Watch(tick, [Throughput(step.name) for step in steps])
+            own = ProgressWatch(tick, [StepThroughput(step.name) for step in steps])
             try:
                 with present(item) as lost:
                     return lost or list(through([worker, *workers[count:]], item, own, model))
@@ -57,6 +57,6 @@ class Processes:
                 workers.append(step.work.start())
             for worker in workers[:count]:
                 free.put(worker)
-            yield from finished(one, items, workers=count, give_up=stop)
+            yield from map_as_completed(one, items, workers=count, give_up=stop)
         finally:
             stop()

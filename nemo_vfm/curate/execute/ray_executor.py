@@ -16,8 +16,8 @@ from nemo_vfm.core.network.permission import NOTHING, Permissions, Recipient, ra
 from nemo_vfm.core.optional import needs_packages, require
 from nemo_vfm.core.types.component import PartRefused
 from nemo_vfm.curate.execute.inline_executor import present
-from nemo_vfm.curate.execute.ordered import finished
-from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughput, Tick, Watch, Work
+from nemo_vfm.curate.execute.ordered import map_as_completed
+from nemo_vfm.curate.execute.work_units import Done, LostItem, ProgressWatch, Step, StepThroughput, Tick, Work, WorkItem
 
 END = "end"
 QUEUED_PARTS = 8  # that a producer may be ahead of the consumer of its parts
@@ -150,7 +150,7 @@ class Ray:
         origin = "RAY_ADDRESS" if self.address is None else "allowed by you"
         return (Recipient(str(address), "programs, videos and results, as a Ray cluster", source=origin),)
 
-    def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
+    def run(self, steps: Sequence[Step], items: Sequence[WorkItem], watch: ProgressWatch) -> Iterator[Done]:
         address = self.address or os.environ.get("RAY_ADDRESS")
         ray = ray_module(own=address is None)
         # On loopback as far as Ray lets one choose. Told that metrics have no port, -1, its raylet dies at once.
@@ -160,7 +160,7 @@ class Ray:
             ray.init(log_to_driver=False, logging_level="ERROR", **where)
         pipeline = _Pipeline(steps, self, watch)
         try:  # no more items are begun than there may be actors
-            yield from finished(pipeline.item, items, workers=pipeline.most)
+            yield from map_as_completed(pipeline.item, items, workers=pipeline.most)
         finally:
             for crew in pipeline.crews:  # actors at work end with it, or with the cluster
                 crew.want(0)
@@ -169,7 +169,7 @@ class Ray:
 class _Pipeline:
     """One run of the steps: threads here wait for actors there."""
 
-    def __init__(self, steps: Sequence[Step], settings: Ray, watch: Watch) -> None:
+    def __init__(self, steps: Sequence[Step], settings: Ray, watch: ProgressWatch) -> None:
         self._ray = ray_module()
         self._settings, self._watch = settings, watch
         there = self._ray.cluster_resources()
@@ -178,7 +178,7 @@ class _Pipeline:
         for step in steps:  # one that would like a GPU does without where the cluster has none
             cpus = min(step.cpus * settings.cpus_per_actor, self._cpus)
             self.crews.append(Crew(Step(step.name, step.work, cpus, step.gpus), gpus=min(step.gpus, self._gpus)))
-        watch.steps = [Throughput(step.name) for step in steps]
+        watch.steps = [StepThroughput(step.name) for step in steps]
         self._lock, self._items_done, self._balanced_s = threading.Lock(), 0, time.monotonic()
         self.most = max(1, min(settings.max_actors, int(self._cpus / settings.cpus_per_actor)))
         self._balance()
@@ -187,7 +187,7 @@ class _Pipeline:
         """Give each step as many actors as it needs, judged by the time that it has taken so far."""
         done = max(1, self._items_done)
         needs = [
-            Need(took.busy_s / done or 1.0, actors.step.cpus, actors.gpus)
+            StepResources(took.busy_s / done or 1.0, actors.step.cpus, actors.gpus)
             for actors, took in zip(self.crews, self._watch.steps, strict=True)
         ]
         counts = shares(needs, cpus=self._cpus, gpus=self._gpus, most=self.most)
@@ -197,7 +197,7 @@ class _Pipeline:
                 info(f"{took.step}: {count} actors")
             took.workers = max(took.workers, count)
 
-    def item(self, item: Item) -> list[object] | Lost:
+    def item(self, item: WorkItem) -> list[object] | LostItem:
         with present(item) as lost:
             result = lost or self._attempts(item)
         with self._lock:
@@ -207,7 +207,7 @@ class _Pipeline:
                 self._balanced_s = time.monotonic()
         return result
 
-    def _attempts(self, item: Item) -> list[object] | Lost:
+    def _attempts(self, item: WorkItem) -> list[object] | LostItem:
         message = ""
         for attempt in range(1, self._settings.attempts + 1):
             try:
@@ -223,13 +223,13 @@ class _Pipeline:
             except self._ray.exceptions.RayActorError:
                 message = f"its worker died {attempt} times"
                 warn(f"{item.request.get('name', 'an item')}: a worker died; the item is retried")
-        return Lost(message)
+        return LostItem(message)
 
-    def _stream(self, item: Item) -> Iterator[Any]:
+    def _stream(self, item: WorkItem) -> Iterator[Any]:
         """The parts of the first step: references, whose contents stay where they are until somebody wants them."""
         with self.crews[0].one() as actor:
             start, held = time.perf_counter(), None
-            for reference in self._ask(actor, Item(item.request, item.megapixels)):
+            for reference in self._ask(actor, WorkItem(item.request, item.megapixels)):
                 if held is not None:
                     yield held
                     self._took(0, 0.0, parts=1)
@@ -269,7 +269,7 @@ class _Pipeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class StepResources:
     """What a step takes."""
 
     busy_s: float  #: seconds that one worker works for one item of the pipeline; 0 where it is not known yet
@@ -277,7 +277,7 @@ class Need:
     gpus: float  #: GPUs a worker
 
 
-def shares(needs: Sequence[Need], *, cpus: float, gpus: float, most: int) -> list[int]:
+def shares(needs: Sequence[StepResources], *, cpus: float, gpus: float, most: int) -> list[int]:
     """Workers a step: one each, and then always one more for the slowest step, while there is room for it.
 
     A pipeline gives as many items a second as its slowest step, workers / busy_s; so this raises the least of these

@@ -13,7 +13,7 @@ from nemo_vfm.core.types.json_value import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class WorkItem:
     """One piece of work."""
 
     request: Json  #: what is to be done, as plain JSON
@@ -30,13 +30,13 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostItem:
     """Replaces an item's parts when its worker died on every attempt."""
 
     message: str  #: why, as a sentence for the ledger
 
 
-Done = tuple[int, list[object] | Lost]  # an item's number, and what came of it
+Done = tuple[int, list[object] | LostItem]  # an item's number, and what came of it
 
 
 class Worker(Protocol):
@@ -74,7 +74,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Throughput:
+class StepThroughput:
     """What a step did, for the report."""
 
     step: str  #: its name
@@ -85,11 +85,11 @@ class Throughput:
 
 
 @dataclass(slots=True)
-class Watch:
+class ProgressWatch:
     """Callbacks for the progress of the work."""
 
     tick: Callable[[int], None] = lambda frames: None  #: called with numbers of frames
-    steps: list[Throughput] = field(default_factory=list)  #: filled in by the executor
+    steps: list[StepThroughput] = field(default_factory=list)  #: filled in by the executor
 
 
 @runtime_checkable
@@ -100,7 +100,7 @@ class Executor(Protocol):
         """Whether Ray must run on its machines."""
         ...
 
-    def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
+    def run(self, steps: Sequence[Step], items: Sequence[WorkItem], watch: ProgressWatch) -> Iterator[Done]:
         """Each item's number and parts, or `Lost`, once it is finished; few finished items are held back.
 
         The parts do not depend on the executor or the number of workers; their order does.

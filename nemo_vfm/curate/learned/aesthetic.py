@@ -10,7 +10,7 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage, per_second
-from nemo_vfm.curate.record.stage import Finding
+from nemo_vfm.curate.record.stage import LearnedFinding
 
 # Batches of other shapes differ in the sixth digit. Four are kept, so that a clip's row is the same in any company,
 # but for a value that happens to lie on the border between two.
@@ -51,12 +51,14 @@ class Aesthetic:
     def load(self) -> None:
         self.bearer.load()
 
-    def judge(self, clips: Sequence[Frames]) -> list[Finding]:
+    def judge(self, clips: Sequence[Frames]) -> list[LearnedFinding]:
         found = []
         for scores_FK in self.bearer.say(clips):
             scores_F = scores_FK[:, 0]
             values = (scores_F.mean(), scores_F.min(), np.percentile(scores_F, 10))
-            found.append(Finding({n: round(float(v), DIGITS) for n, v in zip(self.columns(), values, strict=True)}))
+            found.append(
+                LearnedFinding({n: round(float(v), DIGITS) for n, v in zip(self.columns(), values, strict=True)})
+            )
         return found
 
     def fingerprint(self) -> str:

@@ -16,7 +16,7 @@ from nemo_vfm.core.sanitize import beginning
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.learned.model_stage import evenly
-from nemo_vfm.curate.record.stage import Finding
+from nemo_vfm.curate.record.stage import LearnedFinding
 from nemo_vfm.curate.score.semantic_duplicate import VectorDuplicates
 from nemo_vfm.dedup.semantic import as_text
 from nemo_vfm.models.pretrained import files_sha256
@@ -77,9 +77,9 @@ class CosmosEmbed(VectorDuplicates):
             UserError: the folder's code cannot be run here, or is not in the folder.
         """
         if self.fingerprint() not in _LOADED:
-            _LOADED[self.fingerprint()] = _loaded(self.folder)
+            _LOADED[self.fingerprint()] = _load(self.folder)
 
-    def judge(self, clips: Sequence[Frames]) -> list[Finding]:
+    def judge(self, clips: Sequence[Frames]) -> list[LearnedFinding]:
         """See `Learned.judge`; vectors are stored in float16. Each clip is computed alone: no other affects it."""
         import torch
 
@@ -100,11 +100,11 @@ class CosmosEmbed(VectorDuplicates):
             length = float(np.linalg.norm(vector_D))
             if not np.isfinite(length) or length == 0:
                 raise DataError(f"the model in {self.folder} gives a vector of length {length}, which has no direction")
-            found.append(Finding(vector=as_text(np.asarray(vector_D / length, dtype=np.float32))))
+            found.append(LearnedFinding(vector=as_text(np.asarray(vector_D / length, dtype=np.float32))))
         return found
 
 
-def _loaded(folder: Path) -> tuple[Any, Any]:
+def _load(folder: Path) -> tuple[Any, Any]:
     """The folder's processor and its model, on the device."""
     import torch
 

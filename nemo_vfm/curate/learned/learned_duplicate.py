@@ -10,7 +10,7 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage, evenly
-from nemo_vfm.curate.record.stage import Finding
+from nemo_vfm.curate.record.stage import LearnedFinding
 from nemo_vfm.curate.score.semantic_duplicate import VectorDuplicates
 from nemo_vfm.dedup.semantic import as_text
 
@@ -50,14 +50,14 @@ class LearnedDuplicate(VectorDuplicates):
     def load(self) -> None:
         self.bearer.load()
 
-    def judge(self, clips: Sequence[Frames]) -> list[Finding]:
+    def judge(self, clips: Sequence[Frames]) -> list[LearnedFinding]:
         """See `Learned.judge`; vectors are stored in float16, since further digits depend on the batch."""
         found = []
         for features_TD in self.bearer.say(clips):
             lengths_T1 = np.linalg.norm(features_TD, axis=1, keepdims=True)
             mean_D = (features_TD / np.maximum(lengths_T1, 1e-12)).mean(axis=0)
             direction_D = np.asarray(mean_D / max(float(np.linalg.norm(mean_D)), 1e-12), dtype=np.float32)
-            found.append(Finding(vector=as_text(direction_D)))
+            found.append(LearnedFinding(vector=as_text(direction_D)))
         return found
 
     def fingerprint(self) -> str:

@@ -76,7 +76,7 @@ class ModelStage:
         from nemo_vfm.parallel.checkpoint.checkpoint import find
 
         if not self._fingerprint:
-            built = self._measured()
+            built = self._measuring_module()
             settings = f"{type(self.task).__qualname__} {sorted(vars(self.task).items())}"
             trained = "" if self.trained is None else files_sha256(find(self.trained))
             self._fingerprint = sha256_text(f"{built.fingerprint()} {settings} {trained}")[:32]
@@ -95,7 +95,7 @@ class ModelStage:
 
         if self.fingerprint() in _LOADED:
             return
-        if self.trained is None and not self._measured().is_whole():
+        if self.trained is None and not self._measuring_module().is_whole():
             raise UserError(
                 "the scorer's head has no weights; give model.head, or `trained`, a checkpoint of its training"
             )
@@ -137,7 +137,7 @@ class ModelStage:
             parts.append(outputs[: len(part), 0].cpu().numpy())
         return np.concatenate(parts).astype(np.float32)
 
-    def _measured(self) -> FingerprintedModule:
+    def _measuring_module(self) -> FingerprintedModule:
         """The model without its weights."""
         import torch
 

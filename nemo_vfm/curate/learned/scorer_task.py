@@ -33,7 +33,7 @@ class Rate:
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Pixels for the scorer; the label as the target in training and validation, where there is one."""
-        return _prepared(batch, self.label, lambda known: _number(known.get(self.label)))
+        return _prepare(batch, self.label, lambda known: _number(known.get(self.label)))
 
     def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """Squared errors, (B,)."""
@@ -64,7 +64,7 @@ class Sort:
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Pixels for the scorer; the number of the class as the target."""
         places = {name: float(place) for place, name in enumerate(self.classes)}
-        return _prepared(batch, self.label, lambda known: places.get(str(known.get(self.label))))
+        return _prepare(batch, self.label, lambda known: places.get(str(known.get(self.label))))
 
     def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """Cross entropy, (B,)."""
@@ -117,7 +117,7 @@ def _number(value: float | str | None) -> float | None:
     return None if value is None or isinstance(value, str) or not math.isfinite(value) else float(value)
 
 
-def _prepared(batch: Batch, label: str, number: Callable[[_Known], float | None]) -> ModelInputs:
+def _prepare(batch: Batch, label: str, number: Callable[[_Known], float | None]) -> ModelInputs:
     """The label as the target; weight 0 where there is none. Without any labels (in a stage) it only predicts."""
     videos, pixels = _pixels(batch)
     weight_B = videos.weight_B

@@ -12,7 +12,7 @@ from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.curate.learned.aesthetic import DIGITS
 from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage, evenly
-from nemo_vfm.curate.record.stage import Finding
+from nemo_vfm.curate.record.stage import LearnedFinding
 
 
 @runtime_checkable
@@ -79,7 +79,7 @@ class VideoType:
                 )
         self.bearer.load()
 
-    def judge(self, clips: Sequence[Frames]) -> list[Finding]:
+    def judge(self, clips: Sequence[Frames]) -> list[LearnedFinding]:
         found = []
         for shares_TK in self.bearer.say(clips):
             shares_K = shares_TK.mean(axis=0)
@@ -89,7 +89,7 @@ class VideoType:
                 )
             rounded = [round(float(share), DIGITS) for share in shares_K]
             scores = {f"type.{name}": share for name, share in zip(self.names, rounded, strict=True)}
-            found.append(Finding({"type": self.names[rounded.index(max(rounded))], **scores}))
+            found.append(LearnedFinding({"type": self.names[rounded.index(max(rounded))], **scores}))
         return found
 
     def fingerprint(self) -> str:

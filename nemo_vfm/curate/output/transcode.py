@@ -25,9 +25,9 @@ from nemo_vfm.core.storage.files import is_full, read_json, write_bytes, write_j
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Span
-from nemo_vfm.curate.examine.examine_file import Unchanged, reason_of
+from nemo_vfm.curate.examine.examine_file import FileGuard, reason_of
 from nemo_vfm.curate.examine.findings import fingerprint, in_names
-from nemo_vfm.curate.examine.sandbox import Reply
+from nemo_vfm.curate.examine.sandbox import ChildReply
 from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.curate.record.stage import Crops, Restoration, Restorer
 from nemo_vfm.data.shards.shard_files import ShardSet, verify
@@ -46,7 +46,7 @@ Audio = Literal["keep", "drop"]
 
 
 @dataclass(frozen=True, slots=True)
-class Media:
+class EncodedMedia:
     """The encoded clips. Their file names change with the settings of encoder and restorers."""
 
     folder: WritePath  #: of all encoded clips
@@ -56,7 +56,7 @@ class Media:
     @classmethod
     def of(
         cls, folder: Path, shards: Path, transcode: object, restore: Mapping[str, Restorer], decode: Decoding = "cpu"
-    ) -> "Media":
+    ) -> "EncodedMedia":
         """The clips encoded with these settings."""
         return cls(folder, fingerprint(transcode, list(restore.items()), *in_names(decode))[:8], shards)
 
@@ -125,13 +125,13 @@ class Media:
         return all(file.is_file() for file in self._files(clip_id, fact, stamp))
 
     def _is_there(self, clip_id: str, fact: Json) -> bool:
-        moved = bool(fact.get(_IN_SHARDS)) and clip_id in _opened(self.shards, _changed(self.shards))[1]
+        moved = bool(fact.get(_IN_SHARDS)) and clip_id in _open_shards(self.shards, _written_ns(self.shards))[1]
         return moved or self._has_files(clip_id, fact)
 
     def _take_out(self, clip_id: str, fact: Json) -> None:
         if self._has_files(clip_id, fact):
             return
-        shards, entries = _opened(self.shards, _changed(self.shards))
+        shards, entries = _open_shards(self.shards, _written_ns(self.shards))
         assert shards is not None, "is_there was asked before"
         for file in self._files(clip_id, fact):
             try:
@@ -141,14 +141,14 @@ class Media:
                                 f"encoded again") from error  # fmt: skip
 
 
-def _changed(shards: Path) -> int:
+def _written_ns(shards: Path) -> int:
     """When the shards were written; -1 if there are none."""
     index = shards / "shards.json"
     return index.stat().st_mtime_ns if index.is_file() else -1
 
 
 @lru_cache(maxsize=2)
-def _opened(shards: Path, changed: int) -> tuple[ShardSet | None, dict[str, Entry]]:
+def _open_shards(shards: Path, changed: int) -> tuple[ShardSet | None, dict[str, Entry]]:
     if changed < 0:
         return None, {}
     try:
@@ -195,12 +195,12 @@ class Encode:
 
     transcode: Transcode  #: the encoder's settings
     restore: Mapping[str, Restorer]  #: looks at clips and mends them, in this order
-    media: Media  #: where clips go
+    media: EncodedMedia  #: where clips go
     decode: Decoding = "cpu"  #: where frames are decoded, cpu or nvdec
 
-    def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
+    def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[ChildReply]:
         """One reply per clip: `{"id", "message"}`; message is None if it is encoded."""
-        path, name, unchanged = Path(request["path"]), request["name"], Unchanged(request)
+        path, name, unchanged = Path(request["path"]), request["name"], FileGuard(request)
         unchanged.check()
         with nullcontext() if request.get("image") else PyAVReader(path, decode=self.decode) as reader:
             for clip in request["clips"]:
@@ -216,9 +216,9 @@ class Encode:
                     if is_full(error):
                         raise
                     message = unchanged.why_not() or reason_of(error, path, name)
-                yield Reply({"id": clip["id"], "message": message})
+                yield ChildReply({"id": clip["id"], "message": message})
 
-    def _image(self, path: Path, clip_id: str, unchanged: Unchanged, tick: Callable[[int], None]) -> None:
+    def _image(self, path: Path, clip_id: str, unchanged: FileGuard, tick: Callable[[int], None]) -> None:
         image = open_image(path)
         mended, after_THWC = self._find(image.picture_HWC[None], tick)
         extension, data = ("png", png(after_THWC[0])) if mended else image.as_stored()
@@ -235,14 +235,14 @@ class Encode:
         tick(1)
 
     def _one(
-        self, reader: PyAVReader, path: Path, clip: Json, unchanged: Unchanged, tick: Callable[[int], None]
+        self, reader: PyAVReader, path: Path, clip: Json, unchanged: FileGuard, tick: Callable[[int], None]
     ) -> None:
         span, target = (clip["span"][0], clip["span"][1]), self.media.path(clip["id"])
         mended, seen = self._look(reader, clip, tick)
         if seen is not None:
             write_bytes(target.with_suffix(".jpg"), seen)
         info = reader.info()
-        frames = _Sized(_frames(reader, span, mended), times_shown(info, span), tick)
+        frames = _CountedFrames(_frames(reader, span, mended), times_shown(info, span), tick)
         how = self.transcode
         facts = _facts(mended)
         # A recorder may pause the pictures and continue the sound: sound in a gap is dropped with it.
@@ -295,7 +295,7 @@ class Encode:
         return found, frames_THWC
 
 
-class _Sized:
+class _CountedFrames:
     """Passes frames on as often as they are shown, counts each once it is certainly encoded, and notes their size."""
 
     def __init__(self, frames: Iterable[FrameToEncode], times: Iterable[int], tick: Callable[[int], None]) -> None:

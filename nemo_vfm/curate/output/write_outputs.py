@@ -29,7 +29,7 @@ _AT_ONCE = 32
 _NAMES = ("clip_id", "stage", "column", "vector")
 
 
-def finished(marker: Path, made_of: str) -> Json:
+def read_marker(marker: Path, made_of: str) -> Json:
     """The marker that a finished run with this very state wrote; None if there is none, or it is damaged."""
     try:
         found = read_json(marker)

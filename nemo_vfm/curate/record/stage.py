@@ -31,7 +31,7 @@ class Source(Protocol):
 
 
 @runtime_checkable
-class Fetching(Source, Protocol):
+class FetchesVideos(Source, Protocol):
     """A source whose videos may have to be fetched first."""
 
     def fetch_into(self, folder: Path) -> None:
@@ -85,7 +85,7 @@ class Stage(Protocol):
 
 
 @runtime_checkable
-class Labelling(Stage, Protocol):
+class HasLabels(Stage, Protocol):
     """A stage some of whose columns hold words instead of numbers."""
 
     def labels(self) -> Mapping[str, Sequence[str]]:
@@ -147,7 +147,7 @@ class Comparison(Compares, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LearnedFinding:
     """What a learned stage finds in a clip."""
 
     scores: Mapping[str, float | str] = field(default_factory=dict)  #: its columns; those of a comparison come later
@@ -167,7 +167,7 @@ class Learned(Stage, Protocol):
         """Read the weights from their local path; called once per process, before the first `judge`."""
         ...
 
-    def judge(self, clips: Sequence[NDArray[np.uint8]]) -> list[Finding]:
+    def judge(self, clips: Sequence[NDArray[np.uint8]]) -> list[LearnedFinding]:
         """The findings about each clip, given its wanted frames, (T, H, W, C).
 
         A clip must get the same finding whatever other clips are judged with it.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.curate.record.footage import luma
-from nemo_vfm.restore.letterbox import Box, picture_box
+from nemo_vfm.restore.letterbox import PixelBox, picture_box
 
 
 class Letterbox:
@@ -29,14 +29,14 @@ class Letterbox:
         return None if box is None else Crop(box)
 
     def crop(self, picture: Sequence[int] | None) -> "Crop | None":
-        return None if picture is None else Crop(Box(*picture))
+        return None if picture is None else Crop(PixelBox(*picture))
 
 
 @dataclass(frozen=True, slots=True)
 class Crop:
     """See `Restoration`. Only the borders of frames change."""
 
-    box: Box
+    box: PixelBox
 
     def apply(self, frames_THWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
         box = self.box

@@ -94,7 +94,7 @@ class DestripeImages:
         if self.stack:
             marks = dict.fromkeys(files, state)
         work, records = run.folder / "work", []
-        fixed = self._fixed(files) if self.stack else None
+        fixed = self._static_stripes(files) if self.stack else None
         with bar("destripe", len(files), unit="files") as line:
             for file in files:
                 name = text_name(file, root)
@@ -144,7 +144,7 @@ class DestripeImages:
             with atomic_path(target) as temporary:
                 shutil.copyfile(file, temporary)
                 if fixed is None and self.mode == "static":
-                    fixed = self._fixed([file])
+                    fixed = self._static_stripes([file])
                 with open_pages(temporary, change=True) as pages:
                     return self._destripe(pages, fixed, record.with_suffix(".jpg"))
         except (DataError, OSError) as error:
@@ -198,7 +198,7 @@ class DestripeImages:
                 destriped += 1
         return {"pages": len(pages), "destriped": destriped, "held_pixels": held, **facts}
 
-    def _fixed(self, files: Iterable[Path]) -> "list[PageStripes | None]":
+    def _static_stripes(self, files: Iterable[Path]) -> "list[PageStripes | None]":
         """The stripes of each plane of the mean of all pages; what is lost in a page is left out of it."""
         sums: list[NDArray[np.float64]] = []
         counts: list[NDArray[np.int32]] = []

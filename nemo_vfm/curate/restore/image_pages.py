@@ -169,7 +169,7 @@ class TiffPages:
             page = self._sound(0)
             file = self._tiff.filehandle
             file.seek(page.dataoffsets[0] + place * page.nbytes)
-            pixels = np.frombuffer(file.read(page.nbytes), self._stored(page)).reshape(page.shape)
+            pixels = np.frombuffer(file.read(page.nbytes), self._stored_dtype(page)).reshape(page.shape)
             return pixels.astype(page.dtype)
         page = self._sound(place)
         pixels = np.asarray(page.asarray())
@@ -181,7 +181,7 @@ class TiffPages:
         if self._run_of > 1:
             page = self._sound(0)
             self._tiff.filehandle.seek(page.dataoffsets[0] + place * page.nbytes)
-            self._tiff.filehandle.write(np.ascontiguousarray(pixels, self._stored(page)).tobytes())
+            self._tiff.filehandle.write(np.ascontiguousarray(pixels, self._stored_dtype(page)).tobytes())
             return
         page = self._sound(place)
         self._put(page, self._with_alpha(page, pixels))
@@ -209,7 +209,7 @@ class TiffPages:
             require("imagecodecs", purpose=f"A TIFF compressed by {_CODECS[page.compression]}")
         return page
 
-    def _stored(self, page: Any) -> Any:
+    def _stored_dtype(self, page: Any) -> Any:
         return np.dtype(page.dtype).newbyteorder(self._tiff.byteorder)
 
     def _with_alpha(self, page: Any, pixels: Pixels) -> Pixels:
@@ -227,7 +227,7 @@ class TiffPages:
         kind = "Tile" if page.is_tiled else "Strip"
         offsets, counts = list(page.dataoffsets), list(page.databytecounts)
         for number, segment in enumerate(_segments(page, stored)):
-            encoded = np.ascontiguousarray(segment, self._stored(page))
+            encoded = np.ascontiguousarray(segment, self._stored_dtype(page))
             if page.predictor != 1:
                 encoded = np.asarray(tifffile.TIFF.PREDICTORS[page.predictor](encoded, axis=-2))
             data = encoded.tobytes()

@@ -25,7 +25,7 @@ _ENOUGH = (cv2.TERM_CRITERIA_COUNT + cv2.TERM_CRITERIA_EPS, 15, 0.01)  # steps, 
 _LOCK_PX = 0.75  # a point that lies this near to where the camera's motion takes it moves with the picture
 
 
-class Step(NamedTuple):
+class CameraStep(NamedTuple):
     """The camera's motion from one frame to the next."""
 
     pan_x: float  #: part of the width that it turns to the right
@@ -106,9 +106,9 @@ class CameraMotion:
             "camera": _word(speeds, shake, self.still),
         }
 
-    def _follow(self, luma_THW: Sequence[Luma]) -> list[Step]:
+    def _follow(self, luma_THW: Sequence[Luma]) -> list[CameraStep]:
         corners = cv2.goodFeaturesToTrack(luma_THW[0], self.most_points, 0.01, minDistance=min(luma_THW[0].shape) / 20)
-        steps: list[Step] = []
+        steps: list[CameraStep] = []
         for before, after in pairwise(luma_THW):
             if corners is None or len(corners) < _FEWEST_POINTS:
                 break
@@ -126,7 +126,7 @@ class CameraMotion:
         return steps
 
 
-def _fit(at_PD: NDArray[np.float32], to_PD: NDArray[np.float32], shape: tuple[int, ...]) -> Step | None:
+def _fit(at_PD: NDArray[np.float32], to_PD: NDArray[np.float32], shape: tuple[int, ...]) -> CameraStep | None:
     """The camera's part in points that went from here to there; None where they do not agree."""
     if len(at_PD) < _FEWEST_POINTS:
         return None
@@ -140,7 +140,9 @@ def _fit(at_PD: NDArray[np.float32], to_PD: NDArray[np.float32], shape: tuple[in
         return None
     zoom, turn = np.log(np.hypot(matrix[0, 0], matrix[1, 0])), np.arctan2(matrix[1, 0], matrix[0, 0])
     way = float(np.linalg.norm(to_PD - at_PD, axis=1).mean())
-    return Step(-matrix[0, 2] / width, -matrix[1, 2] / height, float(zoom), -float(turn), float(off_P.mean()), way)
+    return CameraStep(
+        -matrix[0, 2] / width, -matrix[1, 2] / height, float(zoom), -float(turn), float(off_P.mean()), way
+    )
 
 
 def _word(speeds: NDArray[np.float64], shake: float, still: float) -> str:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.curate.score.near_duplicate import largest_kept, most_alike
-from nemo_vfm.dedup.frame_candidates import candidates, same, shown
+from nemo_vfm.dedup.frame_candidates import candidates, same, shown_share
 from nemo_vfm.dedup.keypoints import as_bytes, describe, from_bytes
 from nemo_vfm.dedup.sequence import Pair
 
@@ -42,19 +42,19 @@ class LocalDuplicate:
 
     def likeness(self, vectors: Sequence[str]) -> list[float]:
         """For each clip, its similarity to the clip most like it; 0 if there is none."""
-        return most_alike(_compared(tuple(vectors)), len(vectors))
+        return most_alike(_compare_all(tuple(vectors)), len(vectors))
 
     def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
         """`{position of a duplicate: position of the clip to keep}`."""
-        found = [(pair.a, pair.b) for pair in _compared(tuple(vectors)) if pair.cosine > above]
+        found = [(pair.a, pair.b) for pair in _compare_all(tuple(vectors)) if pair.cosine > above]
         pairs = [(a, b) for a, b in found if clips[a].source != clips[b].source]
         return largest_kept(clips, pairs, self.quality)
 
 
 @lru_cache(maxsize=2)
-def _compared(vectors: tuple[str, ...]) -> list[Pair]:
+def _compare_all(vectors: tuple[str, ...]) -> list[Pair]:
     """Cached, since other thresholds need the same pairs."""
     clips = [from_bytes(base64.b64decode(text)) for text in vectors]
     probes = candidates([[frame.bits_NB for frame in clip] for clip in clips])
     alike = [(a, b) for (a, b), pairs in probes.items() if any(same(clips[a][i], clips[b][j]) for i, j in pairs)]
-    return [Pair(a, b, shown(clips[a], clips[b])) for a, b in alike]
+    return [Pair(a, b, shown_share(clips[a], clips[b])) for a, b in alike]

@@ -46,7 +46,7 @@ _FEWEST_PX, _CHANCE_PX = 60, 480  # edge pixels of a mark; and what is there by 
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class StaticMark:
     """Something that stays at its pixels over different scenes."""
 
     left: int  #: of its box, in pixels, as are the following; `right` and `bottom` are exclusive
@@ -63,7 +63,7 @@ def edge_field(picture_HW: Luma) -> EdgeField:
     return np.asarray(steps_DHW / (np.linalg.norm(steps_DHW, axis=0) + _FAINT), np.float32)
 
 
-def find_marks(scenes: Sequence[EdgeField], fewest_px: float) -> list[Mark]:
+def find_marks(scenes: Sequence[EdgeField], fewest_px: float) -> list[StaticMark]:
     """What different scenes have in common, but for bars, what reaches the border, and all where that is too much.
 
     Args:
@@ -89,7 +89,7 @@ def find_marks(scenes: Sequence[EdgeField], fewest_px: float) -> list[Mark]:
         down = int(own_HW.sum()) - across
         is_inside = min(left, top, width - right, height - bottom) >= 2
         if is_inside and min(across + down, 3 * min(across, down)) >= fewest_px:
-            marks.append(Mark(left, top, right, bottom, own_HW, own_DHW))
+            marks.append(StaticMark(left, top, right, bottom, own_HW, own_DHW))
     area = sum((mark.right - mark.left) * (mark.bottom - mark.top) for mark in marks)
     return marks if area <= _LARGEST * edges_HW.size else []
 

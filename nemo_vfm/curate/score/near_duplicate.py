@@ -48,11 +48,11 @@ class NearDuplicate:
 
     def likeness(self, vectors: Sequence[str]) -> list[float]:
         """For each clip, its similarity to the clip most like it; 0 if there is none."""
-        return most_alike(_compared(tuple(vectors), _LEAST), len(vectors))
+        return most_alike(_compare_all(tuple(vectors), _LEAST), len(vectors))
 
     def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
         """`{position of a duplicate: position of the clip to keep}`."""
-        found = _compared(tuple(vectors), min(above, _LEAST))
+        found = _compare_all(tuple(vectors), min(above, _LEAST))
         return largest_kept(clips, [(pair.a, pair.b) for pair in found if pair.cosine > above], self.quality)
 
 
@@ -77,7 +77,7 @@ def number(clip: ClipRecord, column: str) -> float:
 
 
 @lru_cache(maxsize=2)
-def _compared(vectors: tuple[str, ...], above: float) -> list[Pair]:
+def _compare_all(vectors: tuple[str, ...], above: float) -> list[Pair]:
     """Equal decoded frames first, then aligned sequences; cached, since other thresholds need the same pairs."""
     equal: defaultdict[str, list[int]] = defaultdict(list)
     for place, text in enumerate(vectors):

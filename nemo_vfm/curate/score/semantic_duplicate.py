@@ -11,7 +11,7 @@ from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.curate.score.near_duplicate import number
-from nemo_vfm.dedup.color_layout import Look
+from nemo_vfm.dedup.color_layout import ColourLayoutEmbedder
 from nemo_vfm.dedup.semantic import Matches, as_text, as_vectors, match
 
 
@@ -38,7 +38,7 @@ class VectorDuplicates:
 
     def likeness(self, vectors: Sequence[str]) -> list[float]:
         """Cosine of each clip to the other clip most like it."""
-        return [max(0.0, float(value)) for value in _matched(tuple(vectors), self.seed).nearest_N] if vectors else []
+        return [max(0.0, float(value)) for value in _match_all(tuple(vectors), self.seed).nearest_N] if vectors else []
 
     def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
         """`{position of a duplicate: position of the clip to keep}`."""
@@ -50,7 +50,7 @@ class VectorDuplicates:
             return float(clip.width * clip.height), number(clip, self.quality), clip.duration_s, clip.clip.id
 
         order = sorted(range(len(clips)), key=preference, reverse=True)  # the one to keep first
-        matches = _matched(tuple(vectors[place] for place in order), self.seed)
+        matches = _match_all(tuple(vectors[place] for place in order), self.seed)
         return {order[item]: order[kept] for item, kept in sorted(matches.duplicates(above).items())}
 
 
@@ -66,7 +66,9 @@ class SemanticDuplicate(VectorDuplicates):
         seed: of the clusters, which only more than 2000 clips have.
     """
 
-    def __init__(self, *, embedder: Embedder = Look(), quality: str = "sharpness", seed: int = 0) -> None:
+    def __init__(
+        self, *, embedder: Embedder = ColourLayoutEmbedder(), quality: str = "sharpness", seed: int = 0
+    ) -> None:
         self.embedder, self.quality, self.seed = embedder, quality, seed
 
     def columns(self) -> Sequence[str]:
@@ -78,6 +80,6 @@ class SemanticDuplicate(VectorDuplicates):
 
 
 @lru_cache(maxsize=2)
-def _matched(vectors: tuple[str, ...], seed: int) -> Matches:
+def _match_all(vectors: tuple[str, ...], seed: int) -> Matches:
     """Cached, since other thresholds need the same matches."""
     return match(as_vectors(vectors), seed=seed)

@@ -47,7 +47,7 @@ class Ticker:
         gap = max(1, round(_GAP_S * footage.fps))
         room = footage.num_frames - 1 - gap  # a clip that is too short has no pairs
         starts = sorted({(2 * k + 1) * room // (2 * _PAIRS) for k in range(_PAIRS)}) if room >= 1 else []
-        moved, likeness = [_moved(footage, [start, start + gap]) for start in starts], 0.0
+        moved, likeness = [_shift_between(footage, [start, start + gap]) for start in starts], 0.0
         if moved:
             shift_PK, likeness_PK, written_PK = (np.stack(part) for part in zip(*moved, strict=True))
             shift_K = np.median(shift_PK, axis=0)
@@ -59,7 +59,7 @@ class Ticker:
         return {"ticker.overlay": float(likeness >= self.likeness), "ticker.likeness": likeness}
 
 
-class _Moved(NamedTuple):
+class _BandShifts(NamedTuple):
     """How each band moved from one frame to another; the last is the middle of the picture."""
 
     shift_K: NDArray[np.int64]
@@ -67,7 +67,7 @@ class _Moved(NamedTuple):
     is_written_K: NDArray[np.bool_]
 
 
-def _moved(footage: ClipFrames, pair: Sequence[int]) -> _Moved:
+def _shift_between(footage: ClipFrames, pair: Sequence[int]) -> _BandShifts:
     steps = [cv2.Sobel(luma_HW, cv2.CV_32F, 1, 0) for luma_HW in footage.luma(pair)]
     height, width = steps[0].shape
     # First and last row, exclusive, of overlapping bands at top and bottom, and of the middle.
@@ -80,7 +80,7 @@ def _moved(footage: ClipFrames, pair: Sequence[int]) -> _Moved:
         written.append(all(float(part.mean()) >= _STROKES for part in np.array_split(strokes_W, 8)))
     written_K = np.array(written)
     if not written_K[:-1].any():  # nothing to follow, as in most clips
-        return _Moved(np.zeros(len(bands), np.int64), np.zeros(len(bands)), written_K)
+        return _BandShifts(np.zeros(len(bands), np.int64), np.zeros(len(bands)), written_K)
     here_HF, there_HF = (np.fft.rfft(step_HW, axis=1) for step_HW in steps)
     cross_HF = np.conj(here_HF) * there_HF
     energy_HP = np.stack([np.square(step_HW).sum(axis=1, dtype=np.float64) for step_HW in steps], axis=1)
@@ -89,4 +89,4 @@ def _moved(footage: ClipFrames, pair: Sequence[int]) -> _Moved:
     alike_KW = np.fft.irfft(cross_KF, width, axis=1) / np.maximum(energy_K, 1.0)[:, None]
     farthest = max(1, int(width * _FARTHEST))
     near_KW = np.concatenate([alike_KW[:, -farthest:], alike_KW[:, : farthest + 1]], axis=1)
-    return _Moved(near_KW.argmax(axis=1) - farthest, near_KW.max(axis=1), written_K)
+    return _BandShifts(near_KW.argmax(axis=1) - farthest, near_KW.max(axis=1), written_K)

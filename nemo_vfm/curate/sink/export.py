@@ -13,7 +13,7 @@ from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.findings import fingerprint
-from nemo_vfm.curate.output.write_outputs import finished, replaced_folder, shards_digest
+from nemo_vfm.curate.output.write_outputs import read_marker, replaced_folder, shards_digest
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet
 
 _WHOLE = ("width", "height", "num_frames")
@@ -88,7 +88,7 @@ class Export:
         marker, folder = run.folder / "export.json", run.folder / "dataset"
         # Some layouts hold the path at which they lie.
         state = fingerprint(self.sink, shards_digest(self.shards), str(run.folder.absolute()))
-        if (known := finished(marker, state)) is not None and folder.is_dir():
+        if (known := read_marker(marker, state)) is not None and folder.is_dir():
             return Outcome(_summary(known), {"clips": known["written"]}, did_nothing=True)
         marker.unlink(missing_ok=True)
         if isinstance(self.shards, Path) and self.shards.resolve() == folder.resolve():

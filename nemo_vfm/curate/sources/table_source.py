@@ -15,7 +15,7 @@ from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS
 from nemo_vfm.curate.decide.score_table import NOT_SCORES
 from nemo_vfm.curate.record.ledger import FACTS, SourceFile, TableSpan
 from nemo_vfm.curate.sources.video_source import Subset
-from nemo_vfm.data.sources.table_file import Row, check_suffix, rows_of
+from nemo_vfm.data.sources.table_file import TableRow, check_suffix, rows_of
 
 #: What the table of a curation has anyway, and the nameless column that pandas writes its row numbers to
 _TAKEN = frozenset({*FACTS, *NOT_SCORES, *CAPTION_COLUMNS, ""})
@@ -104,7 +104,7 @@ class TableSource:
         inside, kinds = self.root.resolve(), {name: self._kind(rows, name) for name in columns if name not in _TAKEN}
         return kinds, [(row.path(self.video, inside), self._span(row, kinds)) for row in rows]
 
-    def _kind(self, rows: Sequence[Row], name: str) -> Kind:
+    def _kind(self, rows: Sequence[TableRow], name: str) -> Kind:
         first: Kind | None = None
         for row in rows:
             value = self._score(row, name)
@@ -119,7 +119,7 @@ class TableSource:
                 )
         return first or float
 
-    def _score(self, row: Row, name: str) -> float | str | None:
+    def _score(self, row: TableRow, name: str) -> float | str | None:
         value = row.values.get(name)
         if value is None or value == "":
             return None
@@ -131,7 +131,7 @@ class TableSource:
         raise DataError(f"{row.place} has {str(value)[:80]!r} under {name!r}, which is neither a number nor a word; "
                         "name the columns that rules read: source.scores=[...]")  # fmt: skip
 
-    def _span(self, row: Row, kinds: Mapping[str, Kind]) -> TableSpan:
+    def _span(self, row: TableRow, kinds: Mapping[str, Kind]) -> TableSpan:
         start_s, end_s = (self._second(row, name) for name in (self.start, self.end))
         if not 0 <= (start_s or 0.0) < (math.inf if end_s is None else end_s):
             raise DataError(f"{row.place} has a span from {start_s or 0:g} to {end_s or 0:g} s; "
@@ -145,7 +145,7 @@ class TableSource:
         }
         return TableSpan(row.place, start_s, end_s, caption, scores)
 
-    def _second(self, row: Row, name: str) -> float | None:
+    def _second(self, row: TableRow, name: str) -> float | None:
         value = row.values.get(name)
         if value is None or value == "":
             return None

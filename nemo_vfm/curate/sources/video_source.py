@@ -116,7 +116,7 @@ class Folder:
         root = self.path if self.path is not None else self.otherwise
         assert root is not None
         if isinstance(root, Address):
-            return self._stored(root)
+            return self._list_stored(root)
         if root.is_file():
             return [SourceFile(root, text_name(root, root.parent), root=root.parent)]
         if not root.is_dir():
@@ -141,7 +141,7 @@ class Folder:
         hint = f". It holds {others} files of the other kind: source.take=both takes them" if others else ""
         return f"looked for names that end in {' '.join(sorted(_SUFFIXES[self.take]))}{hint}"
 
-    def _stored(self, root: Address) -> list[SourceFile]:
+    def _list_stored(self, root: Address) -> list[SourceFile]:
         """The videos below an address; only their sidecars are fetched now."""
         if self._into is None:
             raise UserError(f"{root} is in an object store, and no folder was given to fetch its videos to")
@@ -190,7 +190,7 @@ class FetchedFile:
             if path.is_file() and path.suffix.lower() not in CAPTION_SUFFIXES and not path.name.startswith("."):
                 self._sizes[path] = path.stat().st_size
 
-    def path(self, item: object_store.Item) -> Path:
+    def path(self, item: object_store.StoredObject) -> Path:
         """The path of a fetched file: another version of an object is another file."""
         parts = item.name.split("/")
         for number, part in enumerate(parts):  # a file's name may not be as long as an object's
@@ -199,9 +199,11 @@ class FetchedFile:
         name = "/".join(parts)
         return self._folder / sha256_text(f"{item.stamp} {item.size}")[:12] / name
 
-    def fetch_sidecars(self, videos: Sequence[object_store.Item], others: Sequence[object_store.Item]) -> None:
+    def fetch_sidecars(
+        self, videos: Sequence[object_store.StoredObject], others: Sequence[object_store.StoredObject]
+    ) -> None:
         """Fetch the text and JSON files beside videos to where the videos will be; they are small, and kept."""
-        by_name = defaultdict[str, list[object_store.Item]](list)
+        by_name = defaultdict[str, list[object_store.StoredObject]](list)
         for item in others:
             stem, dot, suffix = item.name.rpartition(".")
             by_name[stem + dot + suffix.lower()].append(item)
@@ -218,7 +220,7 @@ class FetchedFile:
             list(threads.map(lambda pair: object_store.download(*pair), small))
 
     @contextmanager
-    def held(self, item: object_store.Item) -> Iterator[Path]:
+    def held(self, item: object_store.StoredObject) -> Iterator[Path]:
         """The object as a local file that stays while the block runs."""
         path = self.path(item)
         if item.size > self._max_bytes:

@@ -1,6 +1,6 @@
 """Splits shots at hard cuts by how far a change stands out, and at fades through black by brightness."""
 
-from nemo_vfm.curate.split.finder import Black, Finder, Joined, Peaks, Spaced
+from nemo_vfm.curate.split.finder import AnyOf, Black, Finder, MinSpacing, Peaks
 from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, SplitsByGlances, check_lengths
 
 
@@ -48,5 +48,5 @@ class AdaptiveSplit(SplitsByGlances):
     def plan(self, fps: float) -> tuple[Finder, Lengths]:
         """See `SplitsByGlances`; at most `min_length_s`, 1.5 s and `window` frames behind."""
         lengths = self.lengths(fps, gradual=True)
-        hard = Spaced(Peaks(self.ratio, self.window, self.min_content), lengths.min_frames)
-        return Joined(hard, Black(self.black, lengths.min_frames), lengths.min_frames), lengths
+        hard = MinSpacing(Peaks(self.ratio, self.window, self.min_content), lengths.min_frames)
+        return AnyOf(hard, Black(self.black, lengths.min_frames), lengths.min_frames), lengths

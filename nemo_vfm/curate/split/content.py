@@ -1,6 +1,6 @@
 """Splits shots where hue, saturation and value change by more than a threshold."""
 
-from nemo_vfm.curate.split.finder import Finder, Peaks, Spaced
+from nemo_vfm.curate.split.finder import Finder, MinSpacing, Peaks
 from nemo_vfm.curate.split.flash import WithoutFlashes
 from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, SplitsByGlances, check_lengths
 
@@ -50,4 +50,4 @@ class ContentSplit(SplitsByGlances):
         finder: Finder = Peaks(1.0, 0, self.threshold)
         if flash := round(self.flash_s * fps):
             finder = WithoutFlashes(finder, flash)
-        return Spaced(finder, lengths.min_frames), lengths
+        return MinSpacing(finder, lengths.min_frames), lengths

@@ -21,7 +21,7 @@ APART_S = 1.0  # a cut that is nearer than a dissolve can be long explains what 
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DissolveLimits:
     """The criteria of a dissolve, chosen on 80 generated films (docs/how-to/video/splitting.md)."""
 
     jump: float = 15.0  #: mean difference of the pictures before and after, 0 to 255, at least
@@ -50,7 +50,7 @@ class Dissolves(Finder):
         wipes: of wipes, whose jump and steps have the limits of dissolves; None looks for none.
     """
 
-    def __init__(self, fps: float, limits: Limits, wipes: WipeLimits | None = None) -> None:
+    def __init__(self, fps: float, limits: DissolveLimits, wipes: WipeLimits | None = None) -> None:
         self._limits, self._wipes = limits, wipes
         self._halves = sorted({max(1, round(scale * fps)) for scale in _SCALES_S})
         self._reach = 2 * self._halves[-1]
@@ -125,7 +125,7 @@ class Dissolves(Finder):
             # A cell as it was before or will be after is half the way from their mean, and others are off by their
             # strangeness at most: cheaper to know.
             off = abs(strangeness - 0.5)
-            return self._wiped(self._wipes, place, half) if off <= self._wipes.strangeness else 1.0
+            return self._wipe_strangeness(self._wipes, place, half) if off <= self._wipes.strangeness else 1.0
         far = _distance(glances[place - 2 * half].thumbnail_D, before)
         drift = (far + _distance(glances[place + 2 * half].thumbnail_D, after)) / jump
         most = min(limits.still + drift / 4, limits.strangeness - limits.drift * drift)
@@ -138,7 +138,7 @@ class Dissolves(Finder):
         rests = float((early - before) @ way) > most_gone or float((after - late) @ way) > most_gone
         return 1.0 if rests else strangeness + limits.drift * drift
 
-    def _wiped(self, limits: WipeLimits, place: int, half: int) -> float:
+    def _wipe_strangeness(self, limits: WipeLimits, place: int, half: int) -> float:
         """The strangeness of a wipe, on the scale of a dissolve's; 1 where it is none."""
         start, middle, stop = (self._glances[place + offset] for offset in (-half, 0, half))
         strangeness, changed = wipe_strangeness(start, middle, stop)

@@ -143,7 +143,7 @@ class Black(Finder):
         return self._start if undecided and self._start is not None else self._count
 
 
-class Spaced(Finder):
+class MinSpacing(Finder):
     """Another finder's cuts, except those nearer than `min_frames` to the start or to the previous cut.
 
     Args:
@@ -171,7 +171,7 @@ class Spaced(Finder):
         return kept
 
 
-class Joined(Finder):
+class AnyOf(Finder):
     """All cuts of one finder, and those of another that are far enough from them and from each other.
 
     Args:

@@ -155,7 +155,7 @@ def check_lengths(*, min_length_s: float, max_length_s: float, min_tail_s: float
         )
 
 
-class Pieces:
+class SpanBuilder:
     """Turns gaps between shots into spans. The gap of a hard cut at frame 9 that is not trimmed is (9, 9)."""
 
     def __init__(self, lengths: Lengths) -> None:
@@ -183,7 +183,7 @@ class Pieces:
 
 def cut_glances(glances: Iterable[Glance], finder: Finder, lengths: Lengths) -> Iterator[Span]:
     """Spans between the finder's cuts, in pieces where they are too long."""
-    pieces, count, trim = Pieces(lengths), 0, Trim(finder, lengths.margin, lengths.reach)
+    pieces, count, trim = SpanBuilder(lengths), 0, Trim(finder, lengths.margin, lengths.reach)
     for glance in glances:
         gaps = trim.see(glance)
         count += 1
@@ -221,7 +221,7 @@ class SplitsByGlances(ABC):
         )  # fmt: skip
 
 
-def packed(glances: Sequence[Glance]) -> str:
+def pack_glances(glances: Sequence[Glance]) -> str:
     """The numbers of some glances that finders use, as text."""
     rows = np.zeros(len(glances), _ROW)
     for row, glance in zip(rows, glances, strict=True):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from nemo_vfm.core.types.media_types import Frame, Span
-from nemo_vfm.curate.split.shot_lengths import Lengths, Pieces, ShortTail
+from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, SpanBuilder
 
 
 class FixedStride:
@@ -27,7 +27,7 @@ class FixedStride:
         lengths = Lengths.of(
             fps, min_length_s=0.0, max_length_s=self.length_s, short_tail=self.short_tail, min_tail_s=self.min_length_s
         )
-        pieces, count = Pieces(lengths), 0
+        pieces, count = SpanBuilder(lengths), 0
         for _ in frames:
             count += 1
             yield from pieces.add((), count)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import sha256_file, sha256_text
 from nemo_vfm.core.types.media_types import Frame, Span
-from nemo_vfm.curate.split.shot_lengths import Lengths, Pieces, ShortTail, check_lengths
+from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, SpanBuilder, check_lengths
 
 if TYPE_CHECKING:
     from nemo_vfm.models.transnet import TransNetV2
@@ -87,7 +87,7 @@ class TransNetV2Split:
             fps, min_length_s=self.min_length_s, max_length_s=self.max_length_s, short_tail=self.short_tail,
             min_tail_s=self.min_tail_s,
         )  # fmt: skip
-        pieces, edges = Pieces(lengths), Edges(self.threshold, lengths.min_frames)
+        pieces, edges = SpanBuilder(lengths), EdgeCuts(self.threshold, lengths.min_frames)
         watcher = _Watcher(_model(self.weights))
         for frame in frames:
             cuts = edges.cuts(watcher.see(frame))
@@ -97,7 +97,7 @@ class TransNetV2Split:
         yield from pieces.end(watcher.count)
 
 
-class Edges:
+class EdgeCuts:
     """Probabilities that a shot ends in, cuts out: the frame after each rise over the threshold."""
 
     def __init__(self, threshold: float, min_frames: int) -> None:

@@ -1,7 +1,7 @@
 """Splits frames at hard cuts that are not flashes, fades through black, dissolves and wipes."""
 
-from nemo_vfm.curate.split.dissolve import APART_S, Dissolves, Limits
-from nemo_vfm.curate.split.finder import Black, Finder, Joined, Peaks, Spaced
+from nemo_vfm.curate.split.dissolve import APART_S, DissolveLimits, Dissolves
+from nemo_vfm.curate.split.finder import AnyOf, Black, Finder, MinSpacing, Peaks
 from nemo_vfm.curate.split.flash import WithoutFlashes
 from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, SplitsByGlances, check_lengths
 from nemo_vfm.curate.split.wipe import WipeLimits
@@ -67,8 +67,8 @@ class UnionSplit(SplitsByGlances):
         peaks: Finder = Peaks(self.ratio, self.window, self.min_content)
         if flash := round(self.flash_s * fps):
             peaks = WithoutFlashes(peaks, flash)
-        found: Finder = Joined(Spaced(peaks, min_frames), Black(self.black, min_frames), min_frames)
+        found: Finder = AnyOf(MinSpacing(peaks, min_frames), Black(self.black, min_frames), min_frames)
         if self.dissolve is None:
             return found, lengths
-        gradual = Dissolves(fps, Limits(jump=self.dissolve), WipeLimits() if self.wipes else None)
-        return Joined(found, gradual, max(min_frames, round(APART_S * fps))), lengths
+        gradual = Dissolves(fps, DissolveLimits(jump=self.dissolve), WipeLimits() if self.wipes else None)
+        return AnyOf(found, gradual, max(min_frames, round(APART_S * fps))), lengths

@@ -82,7 +82,7 @@ class ScheduledBatches(Dataset[Loaded], Generic[Which]):
 
 
 @dataclass(slots=True)
-class Traffic:
+class ReadTraffic:
     """What this rank moved."""
 
     fetched: int = 0  #: bytes asked of the storage as its share

@@ -58,7 +58,7 @@ class Bucket:
         return round(1 - min(shape, own) / max(shape, own), 9)
 
 
-class Assigned(NamedTuple):
+class BucketChoice(NamedTuple):
     """A bucket's name, or None and the reason as a few words fit for counting."""
 
     bucket: str | None
@@ -77,10 +77,10 @@ class Buckets:
             raise ValueError("expected at least one bucket, got none")
         self.buckets = dict(buckets)
 
-    def assign(self, width: int, height: int, num_frames: int, fps: float) -> Assigned:
+    def assign(self, width: int, height: int, num_frames: int, fps: float) -> BucketChoice:
         """The bucket nearest in aspect ratio, of those the largest, that needs no invented pixels or frames."""
         if not is_frame_rate(fps):
-            return Assigned(None, "impossible frame rate")
+            return BucketChoice(None, "impossible frame rate")
         fits, is_image = dict(self.buckets), num_frames == 1
         checks: list[tuple[str, Callable[[Bucket], bool]]] = [
             ("no bucket for images" if is_image else "only buckets for images",
@@ -94,9 +94,9 @@ class Buckets:
         for reason, is_fit in checks:
             fits = {name: bucket for name, bucket in fits.items() if is_fit(bucket)}
             if not fits:
-                return Assigned(None, reason)
+                return BucketChoice(None, reason)
         aspect = math.log(width / height)
-        return Assigned(
+        return BucketChoice(
             min(
                 fits,
                 key=lambda name: (

@@ -8,7 +8,7 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import warn
 
 
-class Changed(DataError):
+class ShardChanged(DataError):
     """A shard is not the one that was listed: going on would train on other samples than a resume, so the run stops."""
 
 

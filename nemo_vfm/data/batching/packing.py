@@ -30,7 +30,7 @@ class Pack:
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class PackingStats:
     """How well packs are filled."""
 
     num_packs: int  #: how many there are
@@ -70,10 +70,10 @@ def pack(lengths: Sequence[int], budget: int, *, lookahead: int = LOOKAHEAD) -> 
     return found
 
 
-def packing(packs: Sequence[Pack], budget: int) -> Packing:
+def measure_packing(packs: Sequence[Pack], budget: int) -> PackingStats:
     """How well the budget is used."""
     tokens = sum(sum(pack.lengths) for pack in packs)
-    return Packing(len(packs), tokens, tokens / (budget * len(packs)) if packs else 1.0)
+    return PackingStats(len(packs), tokens, tokens / (budget * len(packs)) if packs else 1.0)
 
 
 class _Rooms:

@@ -22,7 +22,7 @@ from nemo_vfm.core.types.training_data import ReadPosition
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class BatchGroup:
     """Samples that may share a batch: all have one shape."""
 
     name: str  #: of the bucket; the shuffle depends on it, not on which other groups there are
@@ -37,7 +37,7 @@ class Group:
             )
 
 
-class Alike(NamedTuple):
+class ShapeGroup(NamedTuple):
     """Samples of one shape, by their places in the list of entries."""
 
     ids: tuple[int, ...]
@@ -57,7 +57,8 @@ class Order:
     """
 
     def __init__(
-        self, groups: Sequence[Group], *, seed: int, shuffle: bool = True, digests: Mapping[str, str] | None = None,
+        self, groups: Sequence[BatchGroup], *, seed: int, shuffle: bool = True, digests: Mapping[str,
+        str] | None = None,
         first: int = 0, places: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
         if not groups:
@@ -83,22 +84,22 @@ class Order:
         """See `BatchSchedule.at`; its parts are the groups."""
         return self._how(first=first, places=places)
 
-    def samples(self, index: int, rank: int, num_ranks: int) -> Alike:
+    def samples(self, index: int, rank: int, num_ranks: int) -> ShapeGroup:
         """See `BatchSchedule.samples`."""
         group, samples = self.batch(index)
         share = len(samples) // num_ranks
-        return Alike(tuple(samples[rank * share : (rank + 1) * share]), group.samples[0])
+        return ShapeGroup(tuple(samples[rank * share : (rank + 1) * share]), group.samples[0])
 
-    def largest(self, num_ranks: int) -> list[Alike]:
+    def largest(self, num_ranks: int) -> list[ShapeGroup]:
         """See `BatchSchedule.largest`: one of each group."""
-        return [Alike(g.samples[:1] * (g.batch_size // num_ranks), g.samples[0]) for g in self.groups]
+        return [ShapeGroup(g.samples[:1] * (g.batch_size // num_ranks), g.samples[0]) for g in self.groups]
 
     def position(self, index: int) -> dict[str, ReadPosition]:
         """See `ResumableData.position`."""
         places = self.places(index)
         return {g.name: ReadPosition(places[g.name], len(g.samples), self._digests[g.name]) for g in self.groups}
 
-    def batch(self, index: int) -> tuple[Group, list[int]]:
+    def batch(self, index: int) -> tuple[BatchGroup, list[int]]:
         """The group and the samples of global batch `index`, in order."""
         epoch = self.epoch(index)
         which, number = self._batches(epoch)[index - self.batches_before(epoch)]

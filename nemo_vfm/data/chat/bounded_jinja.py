@@ -23,9 +23,9 @@ from nemo_vfm.data.chat.template_limits import (
     METHODS,
     MOST_FOR_SLOW,
     SLOW_FILTERS,
-    Limits,
+    RenderingUse,
     TemplateTooLong,
-    drawn,
+    materialise,
     require_letters,
     require_small,
     weight,
@@ -34,11 +34,11 @@ from nemo_vfm.data.chat.template_limits import (
 _BEGINS, _ENDS = "\U000f1a02", "\U000f1a03"  # around what the assistant generates
 _PLAIN = (str, bytes, int, float, list, tuple, dict, range, type)  # what Python itself has methods for
 _CAREFUL: dict[str, Callable[[Any, Any], Any]] = {
-    "*": template_limits.product, "**": template_limits.power, "%": template_limits.formatted,
+    "*": template_limits.product, "**": template_limits.power, "%": template_limits.format_percent,
 }  # fmt: skip
 
 
-class _Counting(CodeGenerator):
+class _CountingGenerator(CodeGenerator):
     """Generates code that counts rounds, and weighs what is written, joined, cut and listed."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
@@ -65,15 +65,15 @@ class _Counting(CodeGenerator):
 
     def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
         """As jinja2's; a slice is a copy."""
-        self._kept(super().visit_Getitem, node, frame, isinstance(node.arg, nodes.Slice))
+        self._write_kept(super().visit_Getitem, node, frame, isinstance(node.arg, nodes.Slice))
 
     def visit_List(self, node: nodes.List, frame: Frame) -> None:
         """As jinja2's, counted."""
-        self._kept(super().visit_List, node, frame, True)
+        self._write_kept(super().visit_List, node, frame, True)
 
     def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:
         """As jinja2's, counted; one that names are unpacked into is none."""
-        self._kept(super().visit_Tuple, node, frame, node.ctx == "load")
+        self._write_kept(super().visit_Tuple, node, frame, node.ctx == "load")
 
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
         """As jinja2's, counted, with keys that are not too much."""
@@ -90,7 +90,7 @@ class _Counting(CodeGenerator):
         node.body.insert(0, _count(node))
         return super().macro_body(node, frame)
 
-    def _kept(self, visit: Callable[[Any, Frame], None], node: nodes.Expr, frame: Frame, counts: bool) -> None:
+    def _write_kept(self, visit: Callable[[Any, Frame], None], node: nodes.Expr, frame: Frame, counts: bool) -> None:
         self.write("environment.kept(" if counts else "")
         visit(node, frame)
         self.write(")" if counts else "")
@@ -119,7 +119,7 @@ class GenerationTag(Extension):
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
 
-    def _marked(self, caller: Callable[[], str]) -> str:
+    def _mark(self, caller: Callable[[], str]) -> str:
         return f"{_BEGINS}{caller()}{_ENDS}"
 
 
@@ -127,13 +127,13 @@ class _OfThread(threading.local):
     """What the rendering of each thread has used."""
 
     def __init__(self) -> None:
-        self.limits = Limits()
+        self.limits = RenderingUse()
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """jinja2's immutable sandbox with limits; one rendering at a time in each thread, after `begin`."""
 
-    code_generator_class = _Counting
+    code_generator_class = _CountingGenerator
     intercepted_binops = frozenset(["+", *_CAREFUL])
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def begin(self) -> None:
         """Forget what the last rendering of this thread used."""
-        self._own.limits = Limits()
+        self._own.limits = RenderingUse()
 
     @property
     def tick_now(self) -> None:
@@ -229,8 +229,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def _looked_at(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Arguments that are neither too large nor used up."""
-        args = tuple(map(drawn, args))
-        kwargs.update({name: drawn(one) for name, one in kwargs.items()})
+        args = tuple(map(materialise, args))
+        kwargs.update({name: materialise(one) for name, one in kwargs.items()})
         require_small((*args, *kwargs.values()))
         self._own.limits.tick(sum(map(weight, args)) + sum(map(weight, kwargs.values())))
         return args

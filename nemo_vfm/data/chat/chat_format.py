@@ -54,7 +54,7 @@ class ControlTokens:
     def marked(self, value: Json) -> Json:
         """A message with marks around what names a control token; keys of mappings stay."""
         if isinstance(value, str):
-            text = self._wrapped(value)
+            text = self._wrap(value)
             core = text.strip()
             if not core:
                 return text
@@ -68,15 +68,15 @@ class ControlTokens:
         if isinstance(value, dict):
             # Templates make control tokens of roles, such as <|user|>: only a name as a whole is marked.
             return {
-                key: self._wrapped(one) if key == "role" and isinstance(one, str) else self.marked(one)
+                key: self._wrap(one) if key == "role" and isinstance(one, str) else self.marked(one)
                 for key, one in value.items()
             }
         return [self.marked(one) for one in value] if isinstance(value, list | tuple) else value
 
-    def _wrapped(self, text: str) -> str:
+    def _wrap(self, text: str) -> str:
         return self._name.sub(f"{_BEGINS}\\g<0>{_ENDS}", text.translate(RESERVED))
 
-    def encoded(self, text: str) -> tuple[list[int], list[Place], str]:
+    def encode(self, text: str) -> tuple[list[int], list[Place], str]:
         """Tokens, the place of each in the text without marks, and this text."""
         tokens, places, plain = list[int](), list[Place](), ""
         # What is encoded apart: texts, and names that are no control tokens: text, name or None, text, ...
@@ -129,7 +129,7 @@ class ControlTokens:
         return tokens[len(line) :], [(max(0, begin - 1), max(0, end - 1)) for begin, end in places[len(line) :]]
 
 
-def unmarked(text: str) -> str:
+def strip_marks(text: str) -> str:
     """A text without marks."""
     return text.translate(RESERVED)
 
@@ -206,11 +206,11 @@ class ChatFormat:
         Raises:
             DataError: the template refuses the messages or goes beyond a limit.
         """
-        rendered = self._rendered(messages, tools, add_generation_prompt, variables)
+        rendered = self._render(messages, tools, add_generation_prompt, variables)
         text, _ = without_generation_marks(rendered)
-        return self._of(tools).control.encoded(text)[0]
+        return self._of(tools).control.encode(text)[0]
 
-    def masked(self, messages: Sequence[Message], *, tools: Sequence[Json] | None = None) -> Conversation:
+    def encode_with_mask(self, messages: Sequence[Message], *, tools: Sequence[Json] | None = None) -> Conversation:
         """The tokens, and which the assistant said.
 
         The template's `{% generation %}` says it exactly. Without it, each turn is what the conversation up to it has
@@ -220,10 +220,10 @@ class ChatFormat:
             DataError: see `tokens`; or the template writes earlier turns otherwise once there are later ones, so that
                 neither way is exact.
         """
-        rendered, spans = without_generation_marks(self._rendered(messages, tools, False))
-        tokens, places, plain = self._of(tools).control.encoded(rendered)
+        rendered, spans = without_generation_marks(self._render(messages, tools, False))
+        tokens, places, plain = self._of(tools).control.encode(rendered)
         if re.search(r"\{%[-+]?\s*generation\b", self._of(tools).template.text) is not None:
-            spans = [(len(unmarked(rendered[:begin])), len(unmarked(rendered[:end]))) for begin, end in spans]
+            spans = [(len(strip_marks(rendered[:begin])), len(strip_marks(rendered[:end]))) for begin, end in spans]
         else:
             spans = []
             for number, message in enumerate(messages):
@@ -240,10 +240,10 @@ class ChatFormat:
         return Conversation(tokens, [any(a < end and begin < b for a, b in spans) for begin, end in places])
 
     def _plain(self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool) -> str:
-        text, _ = without_generation_marks(self._rendered(messages, tools, prompt))
-        return unmarked(text)
+        text, _ = without_generation_marks(self._render(messages, tools, prompt))
+        return strip_marks(text)
 
-    def _rendered(
+    def _render(
         self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool,
         variables: Mapping[str, Json] | None = None,
     ) -> str:  # fmt: skip
@@ -253,7 +253,7 @@ class ChatFormat:
             told = {name: written.control.marked(value) for name, value in (variables or {}).items()}
         except RecursionError:
             raise DataError("a message holds lists in lists that are nested too deep") from None
-        return written.template.rendered(
+        return written.template.render(
             marked, tools=None if tools is None else written.control.marked(list(tools)),
             add_generation_prompt=prompt, special=self.tokenizer.placed_tokens().special_names, variables=told,
         )  # fmt: skip

@@ -67,7 +67,7 @@ class ChatTemplate:
         except Exception as error:  # jinja2 makes Python of it, which may be nested too deep for Python
             raise DataError(f"The chat template is not valid Jinja: {_short(error)}") from error
 
-    def rendered(
+    def render(
         self, messages: Sequence[Mapping[str, Json]], *, tools: Sequence[Json] | None = None,
         add_generation_prompt: bool = False, special: Mapping[str, str], variables: Mapping[str, Json] | None = None,
     ) -> str:  # fmt: skip

@@ -35,7 +35,7 @@ class TemplateTooLong(DataError):
     """A template went beyond a limit."""
 
 
-class Limits:
+class RenderingUse:
     """What one rendering has used."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ def _own_letters(value: Any) -> int:
     return _PART_LETTERS + (value.bit_length() // 3 if isinstance(value, int) else 0)
 
 
-def drawn(value: Any) -> Any:
+def materialise(value: Any) -> Any:
     """A value that can be looked at without using it up: what comes one by one, and ends, becomes a list."""
     if not isinstance(value, GeneratorType | map | filter | reversed | zip):
         return value
@@ -142,7 +142,7 @@ def power(left: Any, right: Any) -> Any:
     return left**right
 
 
-def formatted(left: Any, right: Any) -> Any:
+def format_percent(left: Any, right: Any) -> Any:
     """`left % right`."""
     if isinstance(left, str):
         require_letters(_percent_letters(left, right))

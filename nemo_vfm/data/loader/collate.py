@@ -13,7 +13,7 @@ from torch import Tensor
 from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.data.batching.faults import Fault
 from nemo_vfm.data.shards.read_in_place import Rows
-from nemo_vfm.data.shards.safetensors_views import Stored
+from nemo_vfm.data.shards.safetensors_views import StoredTensor
 from nemo_vfm.data.shards.sample_reader import Layout, Sample
 from nemo_vfm.data.shards.shard_files import Entry
 
@@ -29,15 +29,15 @@ def collate(
     rows = {name: tensor.view(torch.uint8).reshape(len(entries), -1).numpy() for name, tensor in tensors.items()}
     samples = load(entries, rows)
     faults = [
-        sample if isinstance(sample, Fault) else _placed(entry, sample, layout, rows, place)
+        sample if isinstance(sample, Fault) else _place(entry, sample, layout, rows, place)
         for place, (entry, sample) in enumerate(zip(entries, samples, strict=True))
     ]
     for name, (dtype, shape) in layout.items():
         # All at once: each of these calls lets go of the interpreter, and threads wait for each other (read_in_place).
-        if Stored(dtype, shape, rows[name].reshape(-1)).is_finite():
+        if StoredTensor(dtype, shape, rows[name].reshape(-1)).is_finite():
             continue
         for place, entry in enumerate(entries):
-            if faults[place] is None and not Stored(dtype, shape, rows[name][place]).is_finite():
+            if faults[place] is None and not StoredTensor(dtype, shape, rows[name][place]).is_finite():
                 # One NaN in a latent would reach every weight of the model in one step.
                 faults[place] = Fault(entry.key, entry.shard, f"its {name} holds NaN or infinity")
     for place, fault in enumerate(faults):
@@ -74,10 +74,10 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return flat.view(dtype).view(shape)
 
 
-def _placed(entry: Entry, sample: Sample, layout: Layout, rows: Rows, place: int) -> Fault | None:
+def _place(entry: Entry, sample: Sample, layout: Layout, rows: Rows, place: int) -> Fault | None:
     """Copy a sample to its rows, unless it lies among them; or say what does not fit."""
     for name, (dtype, shape) in layout.items():
-        stored: Stored | None = sample.tensors.get(name)
+        stored: StoredTensor | None = sample.tensors.get(name)
         if stored is None or (stored.dtype, stored.shape) != (dtype, shape):
             found = "nothing" if stored is None else f"{stored.dtype} {stored.shape}"
             return Fault(entry.key, entry.shard, f"its {name} is {found}, expected {dtype} {shape}")

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.errors import DataError, LostRank, StoreError
-from nemo_vfm.data.batching.batch_source import Traffic
-from nemo_vfm.data.batching.faults import Changed
+from nemo_vfm.data.batching.batch_source import ReadTraffic
+from nemo_vfm.data.batching.faults import ShardChanged
 from nemo_vfm.data.shards.read_in_place import ReadsInPlace
 from nemo_vfm.data.shards.sample_members import LATENTS, TEXT, json_among, media_among, texts_among
 from nemo_vfm.data.shards.sample_reader import Samples
@@ -27,7 +27,7 @@ Place = tuple[str, int, int]
 
 
 @runtime_checkable
-class Spanned(Samples, ReadsInPlace, Protocol):
+class HasSpans(Samples, ReadsInPlace, Protocol):
     """Samples whose bytes can be asked for by offset."""
 
     def spans(self, entry: Entry, extensions: Sequence[str]) -> list[tuple[int, int]]:
@@ -95,7 +95,7 @@ class Plan:
         return hashlib.sha256(repr(meant).encode()).hexdigest()[:16]
 
 
-def plan(index: int, entries: Sequence[Entry], samples: Spanned) -> Plan:
+def plan(index: int, entries: Sequence[Entry], samples: HasSpans) -> Plan:
     """The plan of a batch; a sample that comes twice in it is fetched once."""
     found: dict[Place, Span] = {}
     for entry in entries:
@@ -127,7 +127,7 @@ class FetchedBytes:
 class Exchange:
     """Fetches this rank's share of a batch and gathers the others'."""
 
-    def __init__(self, samples: Spanned, peers: Gather, traffic: Traffic) -> None:
+    def __init__(self, samples: HasSpans, peers: Gather, traffic: ReadTraffic) -> None:
         self._samples, self._peers, self.traffic = samples, peers, traffic
         self._stopped: Exception | None = None
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="share")
@@ -142,12 +142,12 @@ class Exchange:
         if self._stopped is not None:
             raise self._stopped
         try:
-            return self._exchanged(plan(index, entries, self._samples))
+            return self._exchange(plan(index, entries, self._samples))
         except Exception as error:
             self._stopped = error
             raise
 
-    def _exchanged(self, wanted: Plan) -> FetchedBytes:
+    def _exchange(self, wanted: Plan) -> FetchedBytes:
         rank, num_ranks = self._peers.rank(), self._peers.num_ranks()
         own = _Report()
         share = b"".join(self._threads.map(lambda cut: self._cut(wanted, cut, own), wanted.share(rank, num_ranks)))
@@ -163,7 +163,7 @@ class Exchange:
         for other, (head, _) in enumerate(parts):
             if head["error"] is not None and other != rank:
                 stores = ("StoreUnreachable", "StoreDenied", "StoreError")
-                kind = Changed if head["kind"] == "Changed" else StoreError if head["kind"] in stores else LostRank
+                kind = ShardChanged if head["kind"] == "Changed" else StoreError if head["kind"] in stores else LostRank
                 raise kind(f"rank {other}, which shares its data with this rank: {head['error']}")
             if (head["index"], head["plan"]) != (wanted.index, wanted.fingerprint()):
                 raise LostRank(
@@ -185,7 +185,7 @@ class Exchange:
         span, size = wanted.spans[cut.span], cut.end - cut.begin
         try:
             return self._samples.read_span(span.entry, span.offset + cut.begin, size)
-        except (StoreError, Changed) as error:
+        except (StoreError, ShardChanged) as error:
             report.error = error  # not the sample's fault: the run stops, on all ranks
         except (DataError, OSError) as error:
             report.failed.append((cut.span, str(error)))

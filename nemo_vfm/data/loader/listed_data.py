@@ -13,9 +13,9 @@ from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Decoder
-from nemo_vfm.data.batching.batch_source import Traffic
+from nemo_vfm.data.batching.batch_source import ReadTraffic
 from nemo_vfm.data.batching.bucket import Buckets
-from nemo_vfm.data.batching.sample_order import Alike, Group, Order
+from nemo_vfm.data.batching.sample_order import BatchGroup, Order, ShapeGroup
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nemo_vfm.parallel.ranks.gather import Gather
 
 
-class ListedData(ScheduledData[Alike]):
+class ListedData(ScheduledData[ShapeGroup]):
     """Batches from samples that are listed when the data is opened.
 
     The samples of global batch g are a function of the samples, the seed and g: not of workers, ranks or resumes.
@@ -66,7 +66,7 @@ class ListedData(ScheduledData[Alike]):
         self._opened: OpenedSamples | None = None
         self._sizes: Mapping[str, int] = {}
         self._peers: Gather | None = None
-        self.traffic = Traffic()  #: bytes fetched and gathered by a rank that has peers
+        self.traffic = ReadTraffic()  #: bytes fetched and gathered by a rank that has peers
 
     @abstractmethod
     def _samples(self) -> "Samples":
@@ -90,11 +90,11 @@ class ListedData(ScheduledData[Alike]):
             if group.batch_size % num_ranks:
                 raise UserError(f"batch_size {group.batch_size} of {group.name} is not divisible by {num_ranks} ranks")
 
-    def train_groups(self) -> list[Group]:
+    def train_groups(self) -> list[BatchGroup]:
         """The samples that are trained on, by shape."""
         return [replace(g, batch_size=self._sizes.get(g.name, g.batch_size)) for g in self._open().train]
 
-    def held_out_groups(self) -> list[Group]:
+    def held_out_groups(self) -> list[BatchGroup]:
         """The samples that are held out, by shape."""
         return self._open().val
 
@@ -144,7 +144,7 @@ class ListedData(ScheduledData[Alike]):
         """See `TrainingData.val_dataloader`; the same on every rank, the last batch of a group may be smaller."""
         opened = self._open()
         slices = [
-            Alike(group.samples[first : first + group.batch_size], group.samples[0])
+            ShapeGroup(group.samples[first : first + group.batch_size], group.samples[0])
             for group in opened.val
             for first in range(0, len(group.samples), group.batch_size)
         ]

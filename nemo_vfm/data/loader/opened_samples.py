@@ -9,14 +9,14 @@ from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.core.types.sample_batches import VideoBatch
-from nemo_vfm.data.batching.batch_source import Traffic
+from nemo_vfm.data.batching.batch_source import ReadTraffic
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.batching.faults import Fault
-from nemo_vfm.data.batching.sample_order import Alike, Group
+from nemo_vfm.data.batching.sample_order import BatchGroup, ShapeGroup
 from nemo_vfm.data.loader.collate import collate
-from nemo_vfm.data.loader.fetch_exchange import Spanned
+from nemo_vfm.data.loader.fetch_exchange import HasSpans
 from nemo_vfm.data.loader.shared_fetch import HeldSamples
-from nemo_vfm.data.shards.sample_reader import Census, Layout, Loading, Samples, loading
+from nemo_vfm.data.shards.sample_reader import Census, Layout, Loading, Samples, choose_loading
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.shards.shard_folder import is_held_out, warn_that_none_is_held_out
 
@@ -30,7 +30,7 @@ class EntryReader:
         self._loading, self._entries, self._sizes = loading, entries, dict[int, int]()
         self.is_light = loading.is_light
 
-    def read(self, index: int, samples: Alike) -> tuple[VideoBatch, list[Fault | None]]:
+    def read(self, index: int, samples: ShapeGroup) -> tuple[VideoBatch, list[Fault | None]]:
         """See `SampleReader.read`."""
         return collate(index, self.entries(samples.ids), self._loading.load, self.layout(samples.like))
 
@@ -42,7 +42,7 @@ class EntryReader:
         """What every sample of the group of this one looks like."""
         return self._loading.layout(self._entries[like])
 
-    def num_bytes(self, samples: Alike) -> int:
+    def num_bytes(self, samples: ShapeGroup) -> int:
         """See `SampleReader.num_bytes`."""
         if samples.like not in self._sizes:
             layout = self.layout(samples.like).values()
@@ -55,12 +55,12 @@ class OpenedSamples:
 
     def __init__(
         self, samples: Samples, *, buckets: Buckets | None, decoder: Decoder, batch_size: int, val_fraction: float,
-        traffic: Traffic,
+        traffic: ReadTraffic,
     ) -> None:  # fmt: skip
-        self.samples = HeldSamples(samples, traffic) if isinstance(samples, Spanned) else samples
-        how = loading(self.samples, buckets, decoder)
+        self.samples = HeldSamples(samples, traffic) if isinstance(samples, HasSpans) else samples
+        how = choose_loading(self.samples, buckets, decoder)
         self.reader = EntryReader(how, samples.entries)
-        places, left_out = _grouped(samples.entries, how)
+        places, left_out = _group_by_shape(samples.entries, how)
         if left_out:
             counts = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
             of = f"{left_out.total()} of {len(samples.entries)} samples in {samples.folder}"
@@ -72,7 +72,7 @@ class OpenedSamples:
         held_out = {i for group in places.values() for i in group if is_held_out(samples.entries[i], val_fraction)}
         self.train, self.val = (
             [
-                Group(name, tuple(chosen), how.batch_size_of(name) or batch_size)
+                BatchGroup(name, tuple(chosen), how.batch_size_of(name) or batch_size)
                 for name, group in sorted(places.items())
                 if (chosen := [
                     place
@@ -104,7 +104,7 @@ def _times(entry: Entry) -> int:
     return weight if type(weight) is int and 1 <= weight <= _MAX_WEIGHT else 1
 
 
-def _grouped(entries: Sequence[Entry], how: Loading) -> tuple[dict[str, list[int]], Counter[str]]:
+def _group_by_shape(entries: Sequence[Entry], how: Loading) -> tuple[dict[str, list[int]], Counter[str]]:
     places: defaultdict[str, list[int]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     for number, entry in enumerate(entries):

@@ -19,10 +19,10 @@ from typing import Any
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.data.batching.batch_source import Loaded, ScheduledBatches, Traffic
+from nemo_vfm.data.batching.batch_source import Loaded, ReadTraffic, ScheduledBatches
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.loader.batch_loader import within
-from nemo_vfm.data.loader.fetch_exchange import Exchange, FetchedBytes, Spanned
+from nemo_vfm.data.loader.fetch_exchange import Exchange, FetchedBytes, HasSpans
 from nemo_vfm.data.shards.read_in_place import Buffers, Spread
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.shards.shard_folder import LocalShard
@@ -31,11 +31,11 @@ from nemo_vfm.data.shards.shard_folder import LocalShard
 class HeldSamples:
     """Samples that are read from what was gathered, where there is something, and else from where they lie."""
 
-    def __init__(self, inner: Spanned, traffic: Traffic) -> None:
+    def __init__(self, inner: HasSpans, traffic: ReadTraffic) -> None:
         self.inner, self._traffic, self._here = inner, traffic, threading.local()
         self.entries, self.folder = inner.entries, inner.folder
 
-    def __reduce__(self) -> tuple[type["HeldSamples"], tuple[Spanned, Traffic]]:
+    def __reduce__(self) -> tuple[type["HeldSamples"], tuple[HasSpans, ReadTraffic]]:
         return HeldSamples, (self.inner, self._traffic)
 
     def hold(self, held: FetchedBytes | None) -> None:
@@ -112,7 +112,7 @@ class UniqueBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         try:
-            one_by_one = (self._load(index, self._held(index)) for index in itertools.count(self._first))
+            one_by_one = (self._load(index, self._fetch(index)) for index in itertools.count(self._first))
             with closing(self._read_ahead() if self._num_workers else one_by_one) as loaded:
                 for batch, found in loaded:
                     self._faults.count(found)
@@ -120,7 +120,7 @@ class UniqueBatches:
         finally:
             info(f"shared loading, {self._exchange.traffic}")
 
-    def _held(self, index: int) -> FetchedBytes:
+    def _fetch(self, index: int) -> FetchedBytes:
         return self._exchange.held(index, self._entries(index))
 
     def _load(self, index: int, held: FetchedBytes) -> Loaded:
@@ -136,7 +136,7 @@ class UniqueBatches:
         ahead: deque[Future[Loaded]] = deque()
         try:
             for index in itertools.count(self._first):
-                gathered = line.submit(self._held, index)
+                gathered = line.submit(self._fetch, index)
                 ahead.append(workers.submit(lambda i, bytes_: self._load(i, bytes_.result()), index, gathered))
                 if len(ahead) > self._ahead * self._num_workers:
                     yield ahead.popleft().result()

@@ -173,7 +173,7 @@ def _until_grown(
     )
     due, enough, most = numbers.next, numbers.next + _LEAST_BATCHES * num_workers, 0
     numbers.stopped = False
-    given, watch = _started(loader)
+    given, watch = _start_workers(loader)
     try:
         while due < numbers.next or not numbers.stopped:  # once it has given the last it must not be asked again
             loaded, grown = _next(given, watch, timeout_s)
@@ -213,7 +213,7 @@ def _next(given: Iterator[Answer], watch: WorkerWatch, timeout_s: float) -> Answ
             # Nothing was lost: it may be asked again.
 
 
-def _started(loader: DataLoader[Answer]) -> tuple[Iterator[Answer], WorkerWatch]:
+def _start_workers(loader: DataLoader[Answer]) -> tuple[Iterator[Answer], WorkerWatch]:
     """An iterator whose workers run, and who looks after them; torch's handler gives way to the one before it."""
     before = signal.getsignal(signal.SIGCHLD)
     others = {child.pid for child in active_children()}

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.data.shards.safetensors_views import Stored, header_and_tensors
+from nemo_vfm.data.shards.safetensors_views import StoredTensor, header_and_tensors
 from nemo_vfm.data.shards.shard_folder import Entry, LocalShard
 
 #: Memory to read to, (samples, bytes) uint8, of every tensor by name.
@@ -47,18 +47,18 @@ class ReadsInPlace(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
+class _MemberLayout:
     """What a member is in all samples of one shape: a header, and the tensors that follow it."""
 
     header: bytes
-    tensors: Mapping[str, Stored]
+    tensors: Mapping[str, StoredTensor]
 
 
 @dataclass(slots=True)
 class _Read:
     """A sample to be read: the kinds of its members, memory for each, and where they lie."""
 
-    kinds: list[_Member]
+    kinds: list[_MemberLayout]
     members: list[list[bytearray | NDArray[np.uint8]]]
     file: LocalShard
     spread: Spread
@@ -66,14 +66,14 @@ class _Read:
     error: OSError | None = None
     num_read: int = 0
 
-    def tensors(self) -> dict[str, Stored] | None:
+    def tensors(self) -> dict[str, StoredTensor] | None:
         """What was read; None where a header is another one."""
-        found: dict[str, Stored] = {}
+        found: dict[str, StoredTensor] = {}
         for kind, (head, *rows) in zip(self.kinds, self.members, strict=True):
             if head != kind.header:
                 return None
             for (name, stored), row in zip(kind.tensors.items(), rows, strict=True):
-                found[name] = Stored(stored.dtype, stored.shape, row)  # type: ignore[arg-type]  # only heads are no arrays
+                found[name] = StoredTensor(stored.dtype, stored.shape, row)  # type: ignore[arg-type]  # only heads are no arrays
         return found
 
 
@@ -82,7 +82,7 @@ class ReaderInPlace:
 
     def __init__(self, samples: ReadsInPlace, extensions: Sequence[str]) -> None:
         self._samples, self._extensions = samples, extensions
-        self._known: dict[tuple[object, ...], list[_Member]] = {}
+        self._known: dict[tuple[object, ...], list[_MemberLayout]] = {}
 
     def learn(self, entry: Entry, contents: Sequence[bytes], rows: Rows) -> None:
         """Remember what the members of a sample are, if their tensors fill its rows and nothing lies between them."""
@@ -90,15 +90,15 @@ class ReaderInPlace:
         if key in self._known or len(self._known) >= _MAX_KINDS:
             return  # what was gathered, or lies in a store, comes this way sample after sample
         found = [header_and_tensors(data) for data in contents]
-        members = [_Member(*one) for one in found if one is not None]
+        members = [_MemberLayout(*one) for one in found if one is not None]
         sizes = {name: stored.data.size for member in members for name, stored in member.tensors.items()}
         if len(members) == len(found) and sizes == {name: row.shape[1] for name, row in rows.items()}:
             self._known[key] = members
 
-    def read(self, entries: Sequence[Entry], rows: Rows) -> list[dict[str, Stored] | DataError | OSError | None]:
+    def read(self, entries: Sequence[Entry], rows: Rows) -> list[dict[str, StoredTensor] | DataError | OSError | None]:
         """The tensors of each sample, now in its rows; None where it is not like one that was learned."""
         shape = _shape(entries[0])
-        reads = [self._planned(entry, shape, rows, place) for place, entry in enumerate(entries)]
+        reads = [self._plan_read(entry, shape, rows, place) for place, entry in enumerate(entries)]
         planned = [read for read in reads if read is not None]
         for one in planned:
             try:
@@ -107,7 +107,7 @@ class ReaderInPlace:
                 one.error = error
         for file in {one.file for one in planned}:
             file.require_unchanged()
-        found: list[dict[str, Stored] | DataError | OSError | None] = []
+        found: list[dict[str, StoredTensor] | DataError | OSError | None] = []
         for entry, read in zip(entries, reads, strict=True):
             if read is None or read.error is not None:
                 found.append(None if read is None else read.error)
@@ -120,7 +120,7 @@ class ReaderInPlace:
                 found.append(read.tensors())
         return found
 
-    def _planned(self, entry: Entry, shape: str, rows: Rows, place: int) -> _Read | None:
+    def _plan_read(self, entry: Entry, shape: str, rows: Rows, place: int) -> _Read | None:
         kinds = self._known.get(self._key(entry, shape))
         where = None if kinds is None else self._samples.locate(entry, self._extensions)
         if kinds is None or where is None:

@@ -24,7 +24,7 @@ _Places = Mapping[str, tuple[torch.dtype, tuple[int, ...], int, int]]
 _NUMPY = {torch.float64: np.float64, torch.float32: np.float32, torch.float16: np.float16}
 
 
-class Stored(NamedTuple):
+class StoredTensor(NamedTuple):
     """A tensor where it lies."""
 
     dtype: torch.dtype  #: of the numbers
@@ -47,20 +47,20 @@ class Stored(NamedTuple):
         return True
 
 
-def stored_tensors(data: bytes) -> dict[str, Stored]:
+def stored_tensors(data: bytes) -> dict[str, StoredTensor]:
     """The tensors of a safetensors file.
 
     Raises:
         DataError: these are not the bytes of one, or a tensor's shape does not fit its place.
     """
-    header, places = _parsed(data)
+    header, places = _parse_header(data)
     content = np.frombuffer(data, np.uint8, offset=len(header))
-    return {name: Stored(dtype, shape, content[start:end]) for name, (dtype, shape, start, end) in places.items()}
+    return {name: StoredTensor(dtype, shape, content[start:end]) for name, (dtype, shape, start, end) in places.items()}
 
 
-def header_and_tensors(data: bytes) -> tuple[bytes, dict[str, Stored]] | None:
+def header_and_tensors(data: bytes) -> tuple[bytes, dict[str, StoredTensor]] | None:
     """What precedes the tensors of a file, and they in file order; None where something lies between them."""
-    header, places = _parsed(data)
+    header, places = _parse_header(data)
     order = sorted(places, key=lambda name: places[name][2:])
     edges = [0, *(edge for name in order for edge in places[name][2:]), len(data) - len(header)]
     if edges[::2] != edges[1::2]:
@@ -69,7 +69,7 @@ def header_and_tensors(data: bytes) -> tuple[bytes, dict[str, Stored]] | None:
     return header, {name: tensors[name] for name in order}
 
 
-def _parsed(data: bytes) -> tuple[bytes, _Places]:
+def _parse_header(data: bytes) -> tuple[bytes, _Places]:
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(_MAX_HEADER_BYTES, len(data) - 8):
         raise DataError(f"{len(data):,} bytes are not a safetensors file: its header claims {length:,} bytes")

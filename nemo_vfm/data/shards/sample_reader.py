@@ -23,9 +23,9 @@ from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
-from nemo_vfm.data.batching.faults import Changed, Fault
+from nemo_vfm.data.batching.faults import Fault, ShardChanged
 from nemo_vfm.data.shards.read_in_place import ReaderInPlace, ReadsInPlace, Rows
-from nemo_vfm.data.shards.safetensors_views import Stored, stored_tensors
+from nemo_vfm.data.shards.safetensors_views import StoredTensor, stored_tensors
 from nemo_vfm.data.shards.sample_members import (
     LATENTS,
     TEXT,
@@ -53,7 +53,7 @@ Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 class Sample:
     """One sample, read."""
 
-    tensors: Mapping[str, Stored]  #: by name: latents, text and mask, or video
+    tensors: Mapping[str, StoredTensor]  #: by name: latents, text and mask, or video
     caption: str  #: empty where it has none
     fps: float  #: of what was read
     labels: Mapping[str, float | str] = field(default_factory=dict)  #: the numbers and words of its index and json
@@ -140,7 +140,7 @@ class CachedLatents:
             for entry, tensors in zip(entries, found, strict=True)
         ]
 
-    def _sample(self, entry: Entry, found: Mapping[str, Stored] | Exception | None, rows: Rows) -> Sample:
+    def _sample(self, entry: Entry, found: Mapping[str, StoredTensor] | Exception | None, rows: Rows) -> Sample:
         if isinstance(found, Exception):
             raise found
         fps = facts_of(self._shards, entry)["fps"]
@@ -203,7 +203,7 @@ class Media:
             read = self._shards.path if isinstance(self._shards, _Files) else self._shards.read
             frames_THWC, fps = video_to_bucket(read(entry, extension), bucket, self._decoder)
         frames_CTHW = np.ascontiguousarray(frames_THWC.transpose(3, 0, 1, 2))
-        video = Stored(torch.uint8, frames_CTHW.shape, frames_CTHW.reshape(-1))
+        video = StoredTensor(torch.uint8, frames_CTHW.shape, frames_CTHW.reshape(-1))
         text = stored_tensors(self._shards.read(entry, TEXT)) if self._text else {}
         return Sample({**text, "video": video}, caption_of(self._shards, entry), fps, labels_of(self._shards, entry))
 
@@ -217,7 +217,7 @@ class Media:
 def _attempt(entry: Entry, load: Callable[[], Sample]) -> Sample | Fault:
     try:
         return load()
-    except (StoreError, Changed):
+    except (StoreError, ShardChanged):
         raise
     except (NemoVfmError, OSError, ValueError, KeyError, TypeError, cv2.error) as error:
         return Fault(entry.key, entry.shard, str(error))
@@ -227,7 +227,7 @@ def _attempt(entry: Entry, load: Callable[[], Sample]) -> Sample | Fault:
 Loading = CachedLatents | Media
 
 
-def loading(shards: Samples, buckets: Buckets | None, decoder: Decoder) -> Loading:
+def choose_loading(shards: Samples, buckets: Buckets | None, decoder: Decoder) -> Loading:
     """The loading that fits a folder: cached latents where there are any, else media. UserError if there is neither."""
     if not shards.entries:
         raise UserError(f"{shards.folder} holds no samples; see what the previous step dropped, and why")
@@ -324,7 +324,7 @@ def _text(shards: Samples, entry: Entry, extension: str) -> bytes:
     return shards.read(entry, extension)
 
 
-def _latents(tensors: Mapping[str, Stored]) -> Stored:
+def _latents(tensors: Mapping[str, StoredTensor]) -> StoredTensor:
     stored = tensors.get("latents")
     if stored is None or len(stored.shape) != 4 or not stored.dtype.is_floating_point:
         raise DataError(f"{LATENTS} must hold floating 'latents' of shape (C, T, H, W)")
@@ -332,7 +332,7 @@ def _latents(tensors: Mapping[str, Stored]) -> Stored:
 
 
 @runtime_checkable
-class _Spanned(Protocol):
+class _ReadsParts(Protocol):
     """Samples of which a part can be read."""
 
     def read_span(self, entry: Entry, offset: int, size: int) -> bytes:
@@ -371,7 +371,7 @@ class Census:
             return
         offset, size = entry.members[media]
         with suppress(DataError):
-            if isinstance(samples, _Spanned):
+            if isinstance(samples, _ReadsParts):
                 self._deep += is_deep(samples.read_span(entry, offset, min(size, _PNG_HEAD_BYTES)))
             else:
                 self._deep += is_deep(samples.read(entry, media))

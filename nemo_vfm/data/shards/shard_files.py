@@ -27,7 +27,7 @@ from nemo_vfm.core.storage.files import sha256_file, sync, write_json
 from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.data.batching.faults import Changed
+from nemo_vfm.data.batching.faults import ShardChanged
 from nemo_vfm.data.shards.clip_id import is_key
 from nemo_vfm.data.shards.read_in_place import Buffers, Spread
 from nemo_vfm.data.shards.shard_cache import ShardCache
@@ -305,7 +305,7 @@ class ShardSet:
         tar = self.folder / entry.shard
         # No program can set this time back: size and time of the last change may be those of before.
         if self._source.touched(entry.shard) != self._touched[entry.shard]:
-            raise Changed(f"{tar} changed during training; restart, and write new shards elsewhere")
+            raise ShardChanged(f"{tar} changed during training; restart, and write new shards elsewhere")
         raise DataError(
             f"{entry.key}.{extension} in {tar} does not match its checksum: the disk damaged it, or the "
             f"tar was replaced; write the shards again"

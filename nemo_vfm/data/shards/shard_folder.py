@@ -22,7 +22,7 @@ from nemo_vfm.core.storage import object_store
 from nemo_vfm.core.storage.uri import Address, Place
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.data.batching.faults import Changed
+from nemo_vfm.data.batching.faults import ShardChanged
 from nemo_vfm.data.shards.clip_id import is_key
 from nemo_vfm.data.shards.shard_cache import ShardCache
 from nemo_vfm.data.shards.tar_members import MAX_MEMBER_BYTES, REFUSED_EXTENSIONS, index_tar
@@ -102,7 +102,7 @@ class LocalShard:
     def require_unchanged(self) -> None:
         """Raise Changed where its bytes are others than when it was listed."""
         if self._stamp is not None and _stamp(os.fstat(self._descriptor)) != self._stamp:
-            raise Changed(f"{self._path} changed during training; restart, and write new shards elsewhere")
+            raise ShardChanged(f"{self._path} changed during training; restart, and write new shards elsewhere")
 
 
 class StoredFolder:
@@ -243,7 +243,7 @@ def indexed_entries(place: Place, folder: ShardFolder, shards: list[ShardRecord]
 def read_shards_json(place: Place, folder: ShardFolder | None = None) -> list[ShardRecord]:
     """The records of a folder's shards. DataError if the file is damaged or of another schema."""
     path = place / "shards.json"
-    content = _parsed(path, _bytes(path, folder or folder_at(place, None), "shards.json"))
+    content = _parse_json(path, _bytes(path, folder or folder_at(place, None), "shards.json"))
     if not isinstance(content, dict) or content.get("schema") != SHARDS_SCHEMA:
         found = content.get("schema") if isinstance(content, dict) else type(content).__name__
         raise DataError(f"{path} has schema {found!r}, expected {SHARDS_SCHEMA!r}")
@@ -272,7 +272,7 @@ def _read_index(place: Place, folder: ShardFolder, shard: ShardRecord) -> list[E
     data = b"" if folder.size(name) is None else _bytes(path, folder, name)
     if sha256(data).hexdigest() != shard["index_sha256"]:
         raise DataError(f"{path} is missing or is not the index that was written with its tar; write the shards again")
-    content = _parsed(path, data)
+    content = _parse_json(path, data)
     samples = content.get("samples") if isinstance(content, dict) else None
     if not isinstance(samples, list) or content.get("schema") != INDEX_SCHEMA or len(samples) != shard["num_samples"]:
         raise DataError(f"{path} is not an index of {shard['num_samples']} samples; write the shards again")
@@ -307,7 +307,7 @@ def _bytes(path: Place, folder: ShardFolder, name: str) -> bytes:
         raise DataError(f"{path} cannot be read: {error}") from error
 
 
-def _parsed(path: Place, data: bytes) -> Json:
+def _parse_json(path: Place, data: bytes) -> Json:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -16,7 +16,7 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
 
 
-def expanded(text: str) -> list[str]:
+def expand_braces(text: str) -> list[str]:
     """All names, in order; the text itself where it has no braces. A range keeps the zeros that its start has.
 
     Raises:
@@ -50,13 +50,13 @@ def named_shards(places: Sequence[Place], cache: ShardCache | None, *, verify: b
     """Open what the places name; the order is theirs, and that of the shards within each."""
     wanted = folders_of(places)
     sets = [ShardSet(folder, cache, only=only, verify=verify) for folder, only in wanted.items()]
-    return sets[0] if len(sets) == 1 else Joined(sets)
+    return sets[0] if len(sets) == 1 else JoinedSamples(sets)
 
 
 def folders_of(places: Sequence[Place]) -> dict[Place, frozenset[str] | None]:
     """Folder -> the tars of it that are named; None where the folder itself is."""
     found: dict[Place, set[str] | None] = {}
-    for where in (place(text) for written in places for text in expanded(str(written))):
+    for where in (place(text) for written in places for text in expand_braces(str(written))):
         if not where.name.endswith(".tar"):
             found[where] = None
         elif (names := found.setdefault(where.parent, set())) is not None:
@@ -67,14 +67,14 @@ def folders_of(places: Sequence[Place]) -> dict[Place, frozenset[str] | None]:
 def _of_home(method: str) -> Any:
     """The method of the set that a sample is from, which is given the sample as that set knows it."""
 
-    def forwarded(self: "Joined", entry: Entry, *arguments: Any) -> Any:
+    def forwarded(self: "JoinedSamples", entry: Entry, *arguments: Any) -> Any:
         shards, name = self._homes[entry.shard]
         return getattr(shards, method)(replace(entry, shard=name), *arguments)
 
     return forwarded
 
 
-class Joined:
+class JoinedSamples:
     """Several sets of samples as one; a sample's shard is named with its folder.
 
     A key that tars of others have in two sets names two samples, which are told apart by the set's number. A key of

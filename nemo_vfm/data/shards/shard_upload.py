@@ -39,7 +39,7 @@ def upload_shards(folder: Path, target: Address | None) -> int:
     if target is None:
         return 0
     there = {item.name: item.size for item in object_store.items(target)}
-    seen = _seen(target) if "shards.json" in there else {}
+    seen = _read_remote_index(target) if "shards.json" in there else {}
     # The content of the store's shards.json, and which file goes there under which name.
     content: dict[str, Json] = read_json(folder / "shards.json")
     files: dict[str, Path] = {}
@@ -64,7 +64,7 @@ def upload_shards(folder: Path, target: Address | None) -> int:
     return len(missing) + 1
 
 
-def _seen(target: Address) -> dict[str, Json]:
+def _read_remote_index(target: Address) -> dict[str, Json]:
     """The content of the shards.json that is there now."""
     try:
         read_shards_json(target)

@@ -140,7 +140,7 @@ class TarMembers:
             if info.type in _IGNORED:
                 self._pass(info.size + -info.size % BLOCK)
             elif info.type in _NAMING:
-                name, size, sparse = self._named(info, name, size, sparse)
+                name, size, sparse = self._long_name(info, name, size, sparse)
             else:
                 info.name, info.size = name or info.name, info.size if size is None else size
                 if sparse or info.type == tarfile.GNUTYPE_SPARSE:
@@ -170,7 +170,7 @@ class TarMembers:
             self.skipped["after a damaged header"] += 1
             return None
 
-    def _named(
+    def _long_name(
         self, info: tarfile.TarInfo, name: str | None, size: int | None, sparse: bool
     ) -> tuple[str | None, int | None, bool]:
         """What a long-name or pax header says of the member after it: its name, its size, and whether it has holes."""

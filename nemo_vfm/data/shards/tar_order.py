@@ -128,7 +128,7 @@ class TarOrder:
                 if known is not None and known <= left:
                     left, found = left - known, found + known
                     continue
-                for count, sample in enumerate(self._counted(tar), 1):
+                for count, sample in enumerate(self._count_samples(tar), 1):
                     found += 1
                     if count > left:
                         yield sample
@@ -136,7 +136,7 @@ class TarOrder:
             if not found:
                 raise UserError(f"none of the {len(self._tars)} tars holds a sample that can be read")
 
-    def _counted(self, tar: Tar) -> Iterator[Raw]:
+    def _count_samples(self, tar: Tar) -> Iterator[Raw]:
         count, is_new = 0, tar.name in self._unseen
         for sample in samples_of(tar, max_member_bytes=self._max_member_bytes):
             count += 1

@@ -87,7 +87,7 @@ class BlendSchedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class BlendSource:
     """One of the sources of a blend.
 
     Args:
@@ -117,7 +117,7 @@ class Blend(ScheduledData[Part]):
     def __init__(
         self,
         *,
-        sources: Mapping[str, Source],
+        sources: Mapping[str, BlendSource],
         num_workers: int = 0,
         max_bad_in_a_row: int = 16,
         max_ahead_gb: float = 4.0,

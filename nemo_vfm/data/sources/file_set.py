@@ -17,7 +17,7 @@ _ODD = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Captioned:
+class CaptionedFile:
     """A file that is to be trained on."""
 
     name: str  #: relative to the folder, with forward slashes; the sample's key follows from it
@@ -34,7 +34,7 @@ class FileSet:
         facts: name -> size, mtime_ns, width, height, num_frames and fps, or `why` it cannot be used.
     """
 
-    def __init__(self, folder: Path, files: Sequence[Captioned], facts: Mapping[str, Mapping[str, Json]]) -> None:
+    def __init__(self, folder: Path, files: Sequence[CaptionedFile], facts: Mapping[str, Mapping[str, Json]]) -> None:
         self.folder = folder
         self._paths = {file.name: file.path for file in files}
         several = len(self._paths) < len(files)  # one film with two captions is two samples
@@ -59,7 +59,7 @@ class FileSet:
         return path
 
 
-def _entry(file: Captioned, facts: Mapping[str, Json], several: bool) -> Entry:
+def _entry(file: CaptionedFile, facts: Mapping[str, Json], several: bool) -> Entry:
     suffix = file.path.suffix.lower()
     kind = suffix[1:] if suffix in TRAINED_IMAGE_SUFFIXES else "mp4"  # what a video really is, its bytes say
     members = {} if "why" in facts else {kind: (0, int(facts["size"]))}

@@ -22,8 +22,8 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.sample_batches import PackedBatch
 from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.batch_source import Loaded
-from nemo_vfm.data.batching.packing import LOOKAHEAD, Pack, pack, packing, side_by_side
-from nemo_vfm.data.batching.sample_order import Alike, Group
+from nemo_vfm.data.batching.packing import LOOKAHEAD, Pack, measure_packing, pack, side_by_side
+from nemo_vfm.data.batching.sample_order import BatchGroup, ShapeGroup
 from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.loader.opened_samples import EntryReader
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
@@ -32,7 +32,7 @@ from nemo_vfm.data.loader.scheduled_data import ScheduledData
 class Packs(NamedTuple):
     """Samples that lie side by side in a batch."""
 
-    samples: tuple[Alike, ...]  #: one by one
+    samples: tuple[ShapeGroup, ...]  #: one by one
     apart: int = 0  #: see `PackedBatch`
 
 
@@ -58,7 +58,7 @@ class PackReader:
 class PackSchedule:
     """All packs of an epoch, and the order of each epoch; see `BatchSchedule`."""
 
-    planned: tuple[tuple[Group, int], ...]  #: (shape, place in the list of entries) of each sample
+    planned: tuple[tuple[BatchGroup, int], ...]  #: (shape, place in the list of entries) of each sample
     packs: tuple[Pack, ...]  #: of places in `planned`
     seed: int  #: of the epochs' orders
     digest: str  #: of all of it
@@ -108,7 +108,7 @@ class PackSchedule:
     def together(self, packs: Iterable[Pack]) -> Packs:
         """The samples of some packs."""
         chosen = (self.planned[place] for one in packs for place in one.samples)
-        return Packs(tuple(Alike((sample,), group.samples[0]) for group, sample in chosen))
+        return Packs(tuple(ShapeGroup((sample,), group.samples[0]) for group, sample in chosen))
 
     def _numbers(self, index: int, rank: int, num_ranks: int) -> range:
         """Which packs a rank has of batch `index`."""
@@ -172,10 +172,10 @@ class PackedLatents(ScheduledData[Packs]):
     def open(self, seed: int) -> tuple[PackSchedule, PackReader]:
         """See `ScheduledData.open`. UserError if a sample is longer than the budget, or the data holds no latents."""
         reader = self.data.open(seed)[1]
-        plan = self._planned(reader, self.data.train_groups(), seed)
+        plan = self._plan_packs(reader, self.data.train_groups(), seed)
         # Another seed leaves these as they are, so that its losses can be compared.
-        self._held_out = self._planned(reader, self.data.held_out_groups(), 0)
-        figures = packing(plan.packs, self.budget_tokens)
+        self._held_out = self._plan_packs(reader, self.data.held_out_groups(), 0)
+        figures = measure_packing(plan.packs, self.budget_tokens)
         info(f"{figures.num_packs} packs an epoch, {figures.efficiency:.1%} of their tokens are samples")
         return replace(plan, per_batch=self.packs, packed=self.packed), PackReader(reader)
 
@@ -186,7 +186,7 @@ class PackedLatents(ScheduledData[Packs]):
             assert isinstance(batch, PackedBatch)
             yield from [batch] if self.packed else batch.alone()
 
-    def _planned(self, reader: EntryReader, groups: Sequence[Group], seed: int) -> PackSchedule:
+    def _plan_packs(self, reader: EntryReader, groups: Sequence[BatchGroup], seed: int) -> PackSchedule:
         together = [(group, sample) for group in groups for sample in group.samples]
         mixed = [together[place] for place in _permutation(len(together), seed, "samples")]
         lengths = {group.name: self._tokens(reader, group) for group in groups}
@@ -199,7 +199,7 @@ class PackedLatents(ScheduledData[Packs]):
         keys = [entry.key for entry in reader.entries([sample for _, sample in mixed])]
         return PackSchedule(tuple(mixed), tuple(packs), seed, sha256_text(f"{seed} {packs} {keys}")[:16])
 
-    def _tokens(self, reader: EntryReader, group: Group) -> int:
+    def _tokens(self, reader: EntryReader, group: BatchGroup) -> int:
         layout = reader.layout(group.samples[0])
         if "latents" not in layout:
             raise UserError("packing needs cached latents; run the encode step on these shards first")

@@ -50,11 +50,11 @@ class PipedTars(StreamedTars):
         )  # fmt: skip
         self.commands = tuple(commands)
 
-    def _listed(self) -> list[Tar]:
+    def _list_tars(self) -> list[Tar]:
         names = (f"pipe:{command}" for command in self.commands)
-        return [Tar(name, partial(_opened, name), lambda: None) for name in names]
+        return [Tar(name, partial(_open_pipe, name), lambda: None) for name in names]
 
 
-def _opened(name: str) -> OpenTar:
+def _open_pipe(name: str) -> OpenTar:
     stream: OpenTar = require("webdataset.gopen", purpose="Tars from a program").gopen(name)
     return stream

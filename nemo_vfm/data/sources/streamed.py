@@ -31,7 +31,7 @@ from nemo_vfm.data.loader.collate import collate
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
 from nemo_vfm.data.shards.read_in_place import Rows
 from nemo_vfm.data.shards.sample_reader import CachedLatents, Layout, Media, Sample
-from nemo_vfm.data.shards.shard_paths import expanded
+from nemo_vfm.data.shards.shard_paths import expand_braces
 from nemo_vfm.data.shards.tar_order import TarCounts, TarOrder
 from nemo_vfm.data.shards.tar_stream import Raw, Tar, placed_tar, samples_of
 
@@ -222,7 +222,7 @@ class StreamedTars(ScheduledData[Slice]):
 
     def open(self, seed: int) -> tuple[TarSchedule, TarReader]:
         """See `ScheduledData.open`. UserError if a tar is missing."""
-        tars, limit = self._listed(), int(self.max_member_mb * 1e6)
+        tars, limit = self._list_tars(), int(self.max_member_mb * 1e6)
         order = TarOrder(tars, TarCounts(self.counts), self.shuffle_buffer, seed=seed, max_member_bytes=limit)
         first = (sample for tar in tars for sample in samples_of(tar, max_member_bytes=limit))
         reader = TarReader(order, self.batch_size, self.bucket, itertools.islice(first, 100), self.decoder)
@@ -233,13 +233,13 @@ class StreamedTars(ScheduledData[Slice]):
         )
         return TarSchedule(order, self.batch_size), reader
 
-    def _listed(self) -> list[Tar]:
+    def _list_tars(self) -> list[Tar]:
         return [placed_tar(tar) for where in self.tars for tar in _tars_at(where)]
 
 
 def _tars_at(where: Place) -> list[Place]:
     """The tars that one place names, those of a folder sorted."""
-    named = [place(text) for text in expanded(str(where))]
+    named = [place(text) for text in expand_braces(str(where))]
     if all(one.name.endswith(".tar") for one in named):
         missing = [one for one in named if isinstance(one, Path) and not one.is_file()]
         if missing:

@@ -16,7 +16,7 @@ _SEPARATORS = ",;\t"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One row of a table."""
 
     place: str  #: which one, as in "row 3 (line 4) of captions.csv"
@@ -53,7 +53,7 @@ def check_suffix(path: Path) -> None:
         raise ValueError(f"{path.name} is not a supported table: use one of {', '.join(_READERS)}")
 
 
-def rows_of(path: Path, columns: Sequence[str], more: Sequence[str] | None = ()) -> Iterator[Row]:
+def rows_of(path: Path, columns: Sequence[str], more: Sequence[str] | None = ()) -> Iterator[TableRow]:
     """The rows of a table, one by one; of `more`, columns that are there are read, and all where it is None.
 
     Raises:
@@ -65,7 +65,7 @@ def rows_of(path: Path, columns: Sequence[str], more: Sequence[str] | None = ())
     number = 0
     try:
         for number, (line, values) in enumerate(_READERS[path.suffix.lower()](path, columns, more), 1):
-            yield Row(f"row {number}{line} of {path}", values)
+            yield TableRow(f"row {number}{line} of {path}", values)
     except (OSError, ValueError, RecursionError, csv.Error) as error:
         if isinstance(error, UserError):
             raise

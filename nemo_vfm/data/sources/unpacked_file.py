@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, cast
 
 
-def unpacked(name: str, file: IO[bytes]) -> AbstractContextManager[IO[bytes]]:
+def decompress(name: str, file: IO[bytes]) -> AbstractContextManager[IO[bytes]]:
     """A file's bytes as they were before they were packed, which its name says.
 
     Of a file that breaks off, a buffer's worth is lost at most.

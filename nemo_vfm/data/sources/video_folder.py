@@ -12,7 +12,7 @@ from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.shards.sample_members import caption_in, texts_beside
 from nemo_vfm.data.shards.sample_reader import Samples
-from nemo_vfm.data.sources.file_set import Captioned, FileSet, media_files
+from nemo_vfm.data.sources.file_set import CaptionedFile, FileSet, media_files
 from nemo_vfm.data.video.media_info import facts_of_files
 
 _MAX_CAPTION_BYTES = 1 << 20
@@ -71,7 +71,9 @@ class VideoFolder(ListedData):
         paths = {text_name(path, self.path): path for path in media_files(self.path)}
         facts = facts_of_files(paths, self.index)
         return FileSet(
-            self.path, [Captioned(name, path, caption_beside(path, self.path)) for name, path in paths.items()], facts
+            self.path,
+            [CaptionedFile(name, path, caption_beside(path, self.path)) for name, path in paths.items()],
+            facts,
         )
 
 

@@ -12,7 +12,7 @@ from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.shards.sample_reader import Samples
-from nemo_vfm.data.sources.file_set import Captioned, FileSet
+from nemo_vfm.data.sources.file_set import CaptionedFile, FileSet
 from nemo_vfm.data.sources.table_file import check_suffix, rows_of
 from nemo_vfm.data.video.media_info import facts_of_files
 
@@ -79,7 +79,7 @@ class VideoTable(ListedData):
             raise UserError(f"{self.path} names no file below {self.root}; are its paths relative to root?")
         return FileSet(self.path, files, facts_of_files({file.name: file.path for file in files}, self.index))
 
-    def _rows(self) -> Iterator[Captioned]:
+    def _rows(self) -> Iterator[CaptionedFile]:
         """One a row; rows that say nothing new or name files elsewhere are counted and left out."""
         inside, seen, left_out = self.root.resolve(), set(), {"point outside root": 0, "are duplicates": 0}
         for row in rows_of(self.path, [self.video, *([self.caption] if self.caption else [])]):
@@ -90,7 +90,7 @@ class VideoTable(ListedData):
                 left_out["are duplicates"] += 1
             else:
                 seen.add((path, text))
-                yield Captioned(path.relative_to(inside).as_posix(), path, text)
+                yield CaptionedFile(path.relative_to(inside).as_posix(), path, text)
         for reason, count in left_out.items():
             if count:
                 warn(f"{count} rows of {self.path} are left out: they {reason}")

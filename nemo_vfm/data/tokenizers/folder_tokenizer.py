@@ -39,7 +39,7 @@ class FolderTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """See `Tokenizer`. The name of a special token inside a text becomes that token, as in transformers."""
-        return self._loaded().encode(texts)
+        return self._load_current().encode(texts)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """See `Tokenizer`. Tokens above the vocabulary, which a model with more rows may draw, say nothing.
@@ -51,7 +51,7 @@ class FolderTokenizer:
 
     def decoder(self) -> Callable[[Sequence[int]], str]:
         """`decode` with the files as they are now; they are not looked at again with every call."""
-        loaded = self._loaded()
+        loaded = self._load_current()
         most = loaded.vocab_size()
 
         def decode(tokens: Sequence[int]) -> str:
@@ -63,19 +63,19 @@ class FolderTokenizer:
 
     def vocab_size(self) -> int:
         """See `Tokenizer`."""
-        return self._loaded().vocab_size()
+        return self._load_current().vocab_size()
 
     def token_bytes(self) -> list[bytes | None]:
         """See `TokenizesBytes`."""
-        return self._loaded().token_bytes()
+        return self._load_current().token_bytes()
 
     def end(self) -> int:
         """See `Tokenizer`."""
-        return self._loaded().end(self.end_token)
+        return self._load_current().end(self.end_token)
 
     def placed_tokens(self) -> tokenizers_library.HuggingFace:
         """The tokenizer for a chat format, with places and control tokens. UserError if there is no tokenizer.json."""
-        loaded = self._loaded()
+        loaded = self._load_current()
         if not isinstance(loaded, tokenizers_library.HuggingFace):
             raise UserError(f"{self.folder} has no {tokenizers_library.FILE}, and a chat format needs one: load and "
                             f"save the tokenizer once with transformers")  # fmt: skip
@@ -86,7 +86,7 @@ class FolderTokenizer:
         hashes = [f"{path.name} {_hash(*_state(path))}" for path in files_of(self.folder)]
         return f"tokenizer/1 {sha256(' '.join(hashes).encode()).hexdigest()[:16]} end={self.end_token}"
 
-    def _loaded(self) -> Loaded:
+    def _load_current(self) -> Loaded:
         return _load(self.folder, tuple(_state(path) for path in files_of(self.folder)))
 
 

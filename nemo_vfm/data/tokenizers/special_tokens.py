@@ -14,7 +14,7 @@ _MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddedToken:
     """A token that is found in a text as a whole, before the text is cut."""
 
     content: str  #: its text
@@ -29,12 +29,12 @@ class Special:
     """What the files say."""
 
     roles: Mapping[str, str]  #: name such as eos_token -> the token's text
-    added: tuple[Added, ...]  #: in the order of their numbers
+    added: tuple[AddedToken, ...]  #: in the order of their numbers
 
 
 def read(folder: Path) -> Special:
     """Of a folder; files that are absent say nothing. DataError if one of them is damaged."""
-    config, older, numbers = (_mapping(folder / name) for name in CONFIG_FILES)
+    config, older, numbers = (_read_mapping(folder / name) for name in CONFIG_FILES)
     if "added_tokens_decoder" in config:  # as transformers: this list is newer than both other files, and ends them
         older, numbers = {}, {}
     named = {**config, **older}
@@ -42,16 +42,16 @@ def read(folder: Path) -> Special:
         given = {role: named[role] for role in _ROLES if named.get(role)}
         roles = {role: str(one["content"] if isinstance(one, dict) else one) for role, one in given.items()}
         numbered = (config.get("added_tokens_decoder") or {}).items()
-        decoder = {int(number): _added(entry, int(number)) for number, entry in numbered}
+        decoder = {int(number): _parse_added(entry, int(number)) for number, entry in numbered}
         for content, number in numbers.items():
-            decoder.setdefault(int(number), Added(content, int(number), content in roles.values(), {}))
+            decoder.setdefault(int(number), AddedToken(content, int(number), content in roles.values(), {}))
         listed = [decoder[number] for number in sorted(decoder)]
         known = {one.content for one in listed}
-        rest = [_added(named[role], None) for role in roles]
+        rest = [_parse_added(named[role], None) for role in roles]
         # transformers 5 calls them extra_special_tokens, earlier ones additional_special_tokens.
         for name in ("additional_special_tokens", "extra_special_tokens"):
             more = named.get(name) or []
-            rest += [_added(one, None) for one in (more.values() if isinstance(more, dict) else more)]
+            rest += [_parse_added(one, None) for one in (more.values() if isinstance(more, dict) else more)]
     except (TypeError, KeyError, ValueError) as error:
         raise DataError(
             f"{folder.name}: its special tokens are not in the form that transformers writes ({error})"
@@ -59,7 +59,7 @@ def read(folder: Path) -> Special:
     return Special(roles, (*listed, *(one for one in rest if one.content not in known)))
 
 
-def _mapping(path: Path) -> dict[str, Json]:
+def _read_mapping(path: Path) -> dict[str, Json]:
     if not path.is_file():
         return {}
     if path.stat().st_size > _MOST_BYTES:
@@ -73,10 +73,12 @@ def _mapping(path: Path) -> dict[str, Json]:
     return found
 
 
-def _added(entry: Json, number: int | None) -> Added:
+def _parse_added(entry: Json, number: int | None) -> AddedToken:
     """A token by name is special; one of `added_tokens_decoder` says itself whether it is."""
     if not isinstance(entry, dict):
-        return Added(str(entry), number, True, {})
+        return AddedToken(str(entry), number, True, {})
     usual = ("lstrip", "rstrip", "single_word", "normalized")
     special = bool(entry.get("special", False)) if number is not None else True
-    return Added(str(entry["content"]), number, special, {name: bool(entry[name]) for name in usual if name in entry})
+    return AddedToken(
+        str(entry["content"]), number, special, {name: bool(entry[name]) for name in usual if name in entry}
+    )

@@ -53,10 +53,12 @@ class HuggingFace:
         made.encode_special_tokens = True
         return made
 
-    def added(self) -> list[special_tokens.Added]:
+    def added(self) -> list[special_tokens.AddedToken]:
         """Tokens that are found in a text as a whole."""
         decoder = self._made.get_added_tokens_decoder()
-        return [special_tokens.Added(one.content, number, one.special, {}) for number, one in sorted(decoder.items())]
+        return [
+            special_tokens.AddedToken(one.content, number, one.special, {}) for number, one in sorted(decoder.items())
+        ]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """See `Tokenizer`."""

@@ -34,7 +34,7 @@ def fill(lengths: Numbers, num_rows: int, size: int) -> FilledRow:
     tokens = np.minimum(lengths[documents] - begins, size)
     placed, rooms, left = _best_fit(tokens, num_rows, size)
     parts = [(row, int(documents[part]), int(begins[part]), int(tokens[part])) for part, row in placed]
-    parts += _poured([(int(documents[part]), int(begins[part]), int(tokens[part])) for part in left], rooms)
+    parts += _fill_leftovers([(int(documents[part]), int(begins[part]), int(tokens[part])) for part in left], rooms)
     table = np.array(parts, np.int64).reshape(-1, 4)
     return FilledRow(*table[np.argsort(table[:, 0], kind="stable")].T)
 
@@ -62,7 +62,7 @@ def _best_fit(
     return placed, rooms, left
 
 
-def _poured(left: list[tuple[int, int, int]], rooms: dict[int, list[int]]) -> list[tuple[int, int, int, int]]:
+def _fill_leftovers(left: list[tuple[int, int, int]], rooms: dict[int, list[int]]) -> list[tuple[int, int, int, int]]:
     """What did not fit, longest first, into the largest rooms first: few cuts, and few short parts."""
     found, free = [], [(room, row) for room in sorted(rooms) if room for row in sorted(rooms[room], reverse=True)]
     for document, begin, tokens in left:

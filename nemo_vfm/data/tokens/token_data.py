@@ -28,7 +28,7 @@ from nemo_vfm.data.batching.batch_source import Loaded
 from nemo_vfm.data.batching.weighted_turns import MAX_CYCLE, WeightedTurns
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
 from nemo_vfm.data.tokens.token_manifest import TokenFolder
-from nemo_vfm.data.tokens.token_rows import DocumentRows, HeldOutRows, Rows, StreamRows
+from nemo_vfm.data.tokens.token_rows import HeldOutRows, Rows, StreamRows, WholeDocumentRows
 from nemo_vfm.data.tokens.token_stream import Numbers, TokenStream
 
 ROUNDED = 10_000
@@ -288,7 +288,7 @@ class TokenData(ScheduledData[Turns]):
                     f"{self.sequence_length:,}; lower sequence_length or val_fraction, or drop the source"
                 )
         mixture = Mixture(self._weights(streams), seed=derive(seed, "tokens"))
-        kind = DocumentRows if self.packing == "documents" else StreamRows
+        kind = WholeDocumentRows if self.packing == "documents" else StreamRows
         rows: list[tuple[str, Rows]] = [
             (name, kind(stream, self.sequence_length, seed=derive(seed, "source", name), shuffle=self.shuffle))
             for name, stream in streams.items()

@@ -124,9 +124,9 @@ def read_manifest(folder: Path) -> Manifest:
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
             schema = content.get("schema") if isinstance(content, dict) else type(content).__name__
             raise ValueError(f"its schema is {schema!r}, expected {SCHEMA!r}")
-        shards = tuple(_shard(shard) for shard in _typed(content, "shards", list))
+        shards = tuple(_shard(shard) for shard in _require_type(content, "shards", list))
         vocab_size, end = _number(content, "vocab_size", 1, _LARGEST_VOCABULARY), _number(content, "end", 0)
-        found = Manifest(_typed(content, "tokenizer", str), vocab_size, end, shards, content.get("counts"))
+        found = Manifest(_require_type(content, "tokenizer", str), vocab_size, end, shards, content.get("counts"))
         recorded = {name: content.get(name) for name in ("dtype", "documents", "tokens")}
         if recorded != {"dtype": found.dtype().name, "documents": found.documents(), "tokens": found.tokens()}:
             raise ValueError(f"{recorded} does not fit its shards and vocabulary of {vocab_size:,}")
@@ -140,8 +140,8 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _shard(content: Json) -> Shard:
-    hashes = {name: _typed(content, name, str) for name in ("tokens_sha256", "ends_sha256", "marks_sha256")}
-    name = _typed(content, "name", str)
+    hashes = {name: _require_type(content, name, str) for name in ("tokens_sha256", "ends_sha256", "marks_sha256")}
+    name = _require_type(content, "name", str)
     if not _SHARD.fullmatch(name) or not all(map(_HASH.fullmatch, hashes.values())):
         raise ValueError(f"{name[:100]!r} cannot name a shard, or its hashes are invalid")
     documents = _number(content, "documents", 1)
@@ -149,13 +149,13 @@ def _shard(content: Json) -> Shard:
 
 
 def _number(content: Json, name: str, least: int, most: int = 1 << 60) -> int:
-    value: int = _typed(content, name, int)
+    value: int = _require_type(content, name, int)
     if not least <= value <= most:
         raise ValueError(f"{name} is {value}, expected {least:,} to {most:,}")
     return value
 
 
-def _typed(content: Json, name: str, kind: type) -> Json:
+def _require_type(content: Json, name: str, kind: type) -> Json:
     value = content[name]
     if type(value) is not kind:
         raise TypeError(f"{name} is {str(value)[:60]!r}, expected {kind.__name__}")
@@ -187,7 +187,7 @@ class TokenFolder:
         self.tokens: Callable[[int], Tokens] = lru_cache(_MAPPED)(
             lambda shard: np.frombuffer(self._map(shard), self.dtype)
         )
-        self._map: Callable[[int], mmap.mmap] = lru_cache(_MAPPED)(lambda shard: self._opened(shard, "tokens"))
+        self._map: Callable[[int], mmap.mmap] = lru_cache(_MAPPED)(lambda shard: self._map_file(shard, "tokens"))
         self.ends: Callable[[int], NDArray[np.uint64]] = lru_cache(_MAPPED)(self._ends)
 
     def __reduce__(self) -> tuple[type["TokenFolder"], tuple[Path]]:
@@ -207,18 +207,18 @@ class TokenFolder:
 
     def marks(self, shard: int) -> NDArray[np.uint64]:
         """A hash of each document."""
-        return np.frombuffer(self._opened(shard, "marks"), ENDS)
+        return np.frombuffer(self._map_file(shard, "marks"), ENDS)
 
     def _ends(self, shard: int) -> NDArray[np.uint64]:
         """Where each document ends, its end token included."""
-        found, of = np.frombuffer(self._opened(shard, "ends"), ENDS), self.manifest.shards[shard]
+        found, of = np.frombuffer(self._map_file(shard, "ends"), ENDS), self.manifest.shards[shard]
         if int(found[-1]) != of.tokens:
             raise DataError(
                 f"{self.folder / of.name}.ends makes token {int(found[-1]):,} the last of {of.tokens:,}; tokenize again"
             )
         return found
 
-    def _opened(self, number: int, ending: str) -> mmap.mmap:
+    def _map_file(self, number: int, ending: str) -> mmap.mmap:
         shard = self.manifest.shards[number]
         path = self.folder / f"{shard.name}.{ending}"
         with path.open("rb") as file:

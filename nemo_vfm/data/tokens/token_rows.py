@@ -19,7 +19,7 @@ _ROUNDS = 6
 _FEW = 1 << 14
 
 
-def shuffled(places: NDArray[np.int64], count: int, seed: int, *names: str | int) -> NDArray[np.int64]:
+def shuffle_positions(places: NDArray[np.int64], count: int, seed: int, *names: str | int) -> NDArray[np.int64]:
     """Where a shuffle of `count` things puts these; a bijection of range(count).
 
     Few things are sorted by random numbers. For many, a Feistel network over the next power of four, walked along its
@@ -32,24 +32,24 @@ def shuffled(places: NDArray[np.int64], count: int, seed: int, *names: str | int
     """
     keys = [np.uint64(derive(seed, "shuffle", *names, turn)) for turn in range(_ROUNDS)]
     if count <= _FEW:
-        numbers = _mixed(_mixed(np.arange(count, dtype=np.uint64) + keys[0]) ^ keys[1])
+        numbers = _mix64(_mix64(np.arange(count, dtype=np.uint64) + keys[0]) ^ keys[1])
         return np.argsort(numbers, kind="stable")[places]
     half = ((count - 1).bit_length() + 1) // 2
-    found = _walked(places.astype(np.uint64), half, keys)
+    found = _feistel_rounds(places.astype(np.uint64), half, keys)
     while (outside := found >= np.uint64(count)).any():
-        found[outside] = _walked(found[outside], half, keys)
+        found[outside] = _feistel_rounds(found[outside], half, keys)
     return found.astype(np.int64)
 
 
-def _walked(numbers: NDArray[np.uint64], half: int, keys: list[np.uint64]) -> NDArray[np.uint64]:
+def _feistel_rounds(numbers: NDArray[np.uint64], half: int, keys: list[np.uint64]) -> NDArray[np.uint64]:
     bits, mask = np.uint64(half), np.uint64((1 << half) - 1)
     left, right = numbers >> bits, numbers & mask
     for key in keys:
-        left, right = right, left ^ (_mixed(right + key) & mask)
+        left, right = right, left ^ (_mix64(right + key) & mask)
     return left << bits | right
 
 
-def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix64(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Every bit depends on every bit (Steele, Lea and Flood, "Fast splittable generators", 2014, figure 16)."""
     numbers = (numbers ^ numbers >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ numbers >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
@@ -93,7 +93,7 @@ class Spans:
         for epoch in np.unique(epochs).tolist() if self._shuffle else ():
             ours = epochs == epoch
             first, after = self.before(epoch), self.before(epoch + 1)
-            numbers[ours] = first + shuffled(numbers[ours] - first, after - first, self._seed, "spans", epoch)
+            numbers[ours] = first + shuffle_positions(numbers[ours] - first, after - first, self._seed, "spans", epoch)
         return numbers * self._length % self._num_tokens
 
     def before(self, epoch: int) -> int:
@@ -122,7 +122,7 @@ class StreamRows:
         return ()
 
 
-class DocumentRows:
+class WholeDocumentRows:
     """Documents side by side that do not see each other, each whole in a row as far as it can be.
 
     A window is as many spans of the shuffled stream as hold the tokens of `WINDOW` rows. Its documents are put into its
@@ -138,7 +138,7 @@ class DocumentRows:
         self._num_spans = max(1, min(WINDOW, most) // span)
         self._num_rows, self._span_tokens = self._num_spans * span, span * size
         self._spans = Spans(stream.num_tokens, self._span_tokens, seed=seed, shuffle=shuffle)
-        self._plans: Memo[Plan] = Memo(_PLANS)
+        self._plans: Memo[RowPlan] = Memo(_PLANS)
 
     def read(self, numbers: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
         """See `Rows`."""
@@ -148,7 +148,7 @@ class DocumentRows:
             found.append(self._plans.get(window, self._plan).row(row))
         return _read_rows(self._stream, found, tokens_BS, labels_BS)
 
-    def _plan(self, window: int) -> "Plan":
+    def _plan(self, window: int) -> "RowPlan":
         numbers, order = window * self._num_spans + np.arange(self._num_spans), np.arange(self._num_rows)
         starts = self._spans.starts(numbers)
         self._stream.need(starts, np.full(len(starts), self._span_tokens))
@@ -159,8 +159,8 @@ class DocumentRows:
             if stop > end:
                 spans.append(self._stream.pieces(0, stop - end))
         if self._shuffle:
-            order = shuffled(order, self._num_rows, self._seed, "rows", window)
-        return planned(Pieces.joined(spans), self._size, order)
+            order = shuffle_positions(order, self._num_rows, self._seed, "rows", window)
+        return plan_rows(Pieces.joined(spans), self._size, order)
 
 
 class HeldOutRows:
@@ -175,7 +175,7 @@ class HeldOutRows:
     def __init__(self, stream: TokenStream, size: int, *, documents: bool) -> None:
         self._stream, self._size, self._documents = stream, size, documents
         self.num_rows = -(-max(0, stream.num_tokens - 1) // size)
-        self._plans: Memo[Plan] = Memo(_PLANS)
+        self._plans: Memo[RowPlan] = Memo(_PLANS)
 
     def read(self, numbers: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
         """See `Rows`."""
@@ -193,19 +193,19 @@ class HeldOutRows:
             labels_BS[at, count - 1 :] = IGNORED
         return tuple(documents)
 
-    def _plan(self, window: int) -> "Plan":
+    def _plan(self, window: int) -> "RowPlan":
         start = window * WINDOW * self._size
         stop = min(start + WINDOW * self._size, self._stream.num_tokens)
-        return planned(self._stream.pieces(start, stop), self._size, np.arange(-(-(stop - start) // self._size)))
+        return plan_rows(self._stream.pieces(start, stop), self._size, np.arange(-(-(stop - start) // self._size)))
 
 
 #: Rows of equal length, each by its number. `read` fills arrays of tokens and labels, and gives the lengths of each
 #: row's documents, or nothing where all that is in a row is seen.
-Rows = StreamRows | DocumentRows | HeldOutRows
+Rows = StreamRows | WholeDocumentRows | HeldOutRows
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RowPlan:
     """Which parts of documents lie in which row."""
 
     pieces: Pieces  #: bin by bin
@@ -219,13 +219,13 @@ class Plan:
         return Pieces(self.pieces.starts[ours], self.pieces.lengths[ours], self.pieces.whole[ours])
 
 
-def planned(pieces: Pieces, size: int, order: Numbers) -> Plan:
+def plan_rows(pieces: Pieces, size: int, order: Numbers) -> RowPlan:
     """Documents, or parts of them, put into as many rows as `order` has."""
     filled = fill(pieces.lengths, len(order), size)
     starts = pieces.starts[filled.documents] + filled.begins
     last = filled.begins + filled.lengths == pieces.lengths[filled.documents]
     found = Pieces(starts, filled.lengths, pieces.whole[filled.documents] & last)
-    return Plan(found, np.searchsorted(filled.rows, np.arange(len(order) + 1)).astype(np.int64), order)
+    return RowPlan(found, np.searchsorted(filled.rows, np.arange(len(order) + 1)).astype(np.int64), order)
 
 
 def _read_rows(stream: TokenStream, rows: list[Pieces], tokens_BS: Numbers, labels_BS: Numbers) -> Documents:

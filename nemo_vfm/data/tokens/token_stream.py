@@ -67,13 +67,13 @@ class TokenStream:
 
     def need(self, starts: Numbers, lengths: Numbers) -> None:
         """Say which parts of the stream are read next; of one that goes over several runs, the first alone."""
-        shards, begins, counts = self._located(starts, lengths)
+        shards, begins, counts = self._locate(starts, lengths)
         for shard, begin, count in zip(shards.tolist(), begins.tolist(), counts.tolist(), strict=True):
             self.folder.need(shard, begin, count)
 
     def gather(self, starts: Numbers, lengths: Numbers, out: Numbers) -> None:
         """Fill `out` with parts of the stream, one after another, which have as many tokens as it has room for."""
-        shards, begins, counts = self._located(starts, lengths)
+        shards, begins, counts = self._locate(starts, lengths)
         at, tokens, columns = 0, self.folder.tokens, (starts, lengths, shards, begins, counts)
         for start, length, shard, begin, count in zip(*(column.tolist() for column in columns), strict=True):
             if count == length:
@@ -86,7 +86,7 @@ class TokenStream:
     def gather_with_next(self, starts: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> None:
         """Rows of tokens from these positions on, and the token after each of them."""
         size = tokens_BS.shape[1] + 1
-        shards, begins, counts = self._located(starts, np.full(len(starts), size))
+        shards, begins, counts = self._locate(starts, np.full(len(starts), size))
         columns = list(zip(starts.tolist(), shards.tolist(), begins.tolist(), counts.tolist(), strict=True))
         for _, shard, begin, count in columns:
             self.folder.need(shard, begin, count)
@@ -98,7 +98,7 @@ class TokenStream:
         self._require_known(tokens_BS[:, :1])
         self._require_known(labels_BS)
 
-    def _located(self, starts: Numbers, lengths: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    def _locate(self, starts: Numbers, lengths: Numbers) -> tuple[Numbers, Numbers, Numbers]:
         """The shard of each part, where in it the part begins, and how much of it lies in the same run."""
         runs = np.searchsorted(self._before, starts, side="right") - 1
         before, counts = self._before[runs], np.minimum(lengths, self._before[runs + 1] - starts)

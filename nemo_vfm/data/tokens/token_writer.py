@@ -33,13 +33,13 @@ class ShardFiles:
         self._ends: list[int] = []
         self._marks: list[bytes] = []
         self._stack = ExitStack()
-        self._files: dict[str, _Hashed] = {}
+        self._files: dict[str, _HashedFile] = {}
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             for ending in ("tokens", "ends", "marks"):
                 path = stack.enter_context(atomic_path(self._folder / f"{self._name}.{ending}"))
-                self._files[ending] = _Hashed(stack.enter_context(path.open("wb")))
+                self._files[ending] = _HashedFile(stack.enter_context(path.open("wb")))
             self._stack = stack.pop_all()
         return self
 
@@ -83,7 +83,7 @@ class ShardFiles:
         self._marks.clear()
 
 
-class _Hashed:
+class _HashedFile:
     """A file and the hash of what went into it."""
 
     def __init__(self, file: BinaryIO) -> None:

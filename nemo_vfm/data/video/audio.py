@@ -54,7 +54,7 @@ def read_audio(path: Path, start_s: float, end_s: float, *, rate: int = 16_000) 
     try:
         # The same fences as for pictures: nothing in a file opens another one, or an address.
         with av.open(f"file:{path.absolute()}", "r", options=OPTIONS) as container:
-            return _heard(path, container, start_s, end_s, rate) if container.streams.audio else None
+            return _decode_sound(path, container, start_s, end_s, rate) if container.streams.audio else None
     except (av.error.FFmpegError, EOFError) as error:
         raise DataError(f"the audio of {path.name} cannot be decoded: {error}") from error
     except IndexError as error:
@@ -108,7 +108,9 @@ def sound_packets(path: Path, container: InputContainer, start_s: float) -> "Ite
         yield packet
 
 
-def _heard(path: Path, container: InputContainer, start_s: float, end_s: float, rate: int) -> NDArray[np.float32]:
+def _decode_sound(
+    path: Path, container: InputContainer, start_s: float, end_s: float, rate: int
+) -> NDArray[np.float32]:
     """Every piece is laid where its time stamp says; what was cut out of the sound stays silent."""
     samples = np.zeros(round((end_s - start_s) * rate), np.float32)
     expected: int | None = None
@@ -171,7 +173,7 @@ def clip_audio(path: Path, start_s: float, end_s: float, *, keep: bool) -> Itera
             found = ClipAudio("dropped")
         else:
             try:
-                found = _kept(path, container, start_s, end_s)
+                found = _copy_sound(path, container, start_s, end_s)
             except MemoryError:
                 raise
             except Exception as error:  # damaged sound may raise anything, and must not cost the pictures
@@ -179,7 +181,7 @@ def clip_audio(path: Path, start_s: float, end_s: float, *, keep: bool) -> Itera
         yield found
 
 
-def _kept(path: Path, container: InputContainer, start_s: float, end_s: float) -> ClipAudio:
+def _copy_sound(path: Path, container: InputContainer, start_s: float, end_s: float) -> ClipAudio:
     stream = sound_of(container)
     if stream.codec_context is None:
         raise DataError("its codec is unknown")
@@ -208,7 +210,7 @@ def _kept(path: Path, container: InputContainer, start_s: float, end_s: float) -
                 ends = max(ends, last)
             place += len(values_SC)
         expected = place
-    flac = _encoded(samples_SC[:ends], rate, layout) if ends else b""
+    flac = _encode_flac(samples_SC[:ends], rate, layout) if ends else b""
     return ClipAudio("flac", flac=flac) if flac else ClipAudio("none")
 
 
@@ -244,7 +246,7 @@ def _packets(path: Path, container: InputContainer, start_s: float, end_s: float
     return found
 
 
-def _encoded(samples_SC: NDArray[np.int16], rate: int, layout: str) -> bytes:
+def _encode_flac(samples_SC: NDArray[np.int16], rate: int, layout: str) -> bytes:
     file = io.BytesIO()
     with av.open(file, "w", format="flac", options={"fflags": "+bitexact"}) as out:
         stream = out.add_stream("flac", rate=rate, layout=layout, format="s16")

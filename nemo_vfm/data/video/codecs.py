@@ -29,7 +29,7 @@ NVDEC_CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "mpeg2video"})
 
 
 @dataclass(frozen=True, slots=True)
-class Encoder:
+class VideoEncoder:
     """One way to make an mp4."""
 
     codec: str  #: FFmpeg's name
@@ -56,17 +56,17 @@ def _steady() -> dict[str, str]:
 
 
 _X264 = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
-ENCODERS: Mapping[EncoderName, Encoder] = {
-    "x264": Encoder("libx264", ("crf", 51), "preset", {}, {}, True),
-    "nvenc": Encoder(
+ENCODERS: Mapping[EncoderName, VideoEncoder] = {
+    "x264": VideoEncoder("libx264", ("crf", 51), "preset", {}, {}, True),
+    "nvenc": VideoEncoder(
         "h264_nvenc", ("qp", 51), "preset", dict(zip(_X264, ("p1", "p1", "p2", "p3", "p3", "p4", "p5", "p6", "p7"),
                                                    strict=True)), {"rc": "constqp"}, True,
     ),
-    "svtav1": Encoder(
+    "svtav1": VideoEncoder(
         "libsvtav1", ("crf", 63), "preset", {word: str(10 - place) for place, word in enumerate(_X264)},
         {"svtav1-params": "lp=1"}, False,
     ),
-    "vp9": Encoder(
+    "vp9": VideoEncoder(
         "libvpx-vp9", ("crf", 63), "cpu-used", {word: str(8 - place) for place, word in enumerate(_X264)},
         {"b:v": "0", "deadline": "good", "row-mt": "0"}, False,
     ),
@@ -111,11 +111,11 @@ def _four_frames(name: EncoderName) -> io.BytesIO:
 
 def open_encoder(stream: av.VideoStream) -> None:
     """Begin to encode with all that was set; the process stays scheduled as it was, which SVT-AV1 would change."""
-    with realtime_guard.kept() if stream.codec_context.name == "libsvtav1" else nullcontext():
+    with realtime_guard.drop_realtime_priority() if stream.codec_context.name == "libsvtav1" else nullcontext():
         stream.codec_context.open(strict=False)
 
 
-def usable(name: EncoderName) -> Encoder:
+def usable(name: EncoderName) -> VideoEncoder:
     """The encoder, if it works here. UserError if it does not; the text names those that do."""
     reason = why_not(name)
     if reason is None:

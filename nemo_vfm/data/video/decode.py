@@ -146,7 +146,7 @@ class LibraryReader:
         """See `VideoReader.read`."""
         info = self.info()
         check_indices(indices, info)
-        reader = self._opened()
+        reader = self._open()
         if reader is None:
             return self._base.read(indices)
         wanted, places = np.unique(np.asarray(indices, np.int64), return_inverse=True)
@@ -159,7 +159,7 @@ class LibraryReader:
             raise DataError(f"{self._name} is damaged: {_first_line(error)}") from error
         return np.ascontiguousarray(np.rot90(pictures, self._turns, (1, 2))[places])
 
-    def _opened(self) -> Any:
+    def _open(self) -> Any:
         """The library's reader of this process, or None where it sees another video than PyAV does."""
         if self._process == os.getpid():
             return self._reader

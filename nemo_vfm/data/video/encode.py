@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.core.types.media_types import Frame
 from nemo_vfm.data.video.audio import ClipAudio
-from nemo_vfm.data.video.codecs import ENCODERS, Encoder, EncoderName, open_encoder, usable
+from nemo_vfm.data.video.codecs import ENCODERS, EncoderName, VideoEncoder, open_encoder, usable
 from nemo_vfm.data.video.tone_map import rgb_of, transfer_of
 
 _NO_MATRIX, _BT709, _LIMITED_RANGE = 0, 1, 1
 FrameToEncode = Frame | av.VideoFrame
-How = tuple[Encoder, int, str]  # with its crf and preset
+How = tuple[VideoEncoder, int, str]  # with its crf and preset
 
 
 def exact_fps(fps: Fraction | float) -> Fraction:

@@ -64,7 +64,7 @@ def png(picture_HWC: NDArray[np.uint8]) -> bytes:
 
 def is_deep(data: bytes) -> bool:
     """Whether it is a PNG of 16 bits a channel and SDR, of which decoding keeps the upper 8."""
-    return data[:8] == _PNG and data[24:25] == b"\x10" and _coding(data)[0] == "sdr"
+    return data[:8] == _PNG and data[24:25] == b"\x10" and _png_transfer(data)[0] == "sdr"
 
 
 def said_of_deep(count: int) -> str:
@@ -95,7 +95,7 @@ def open_image(source: Path | bytes) -> StillImage:
     else:
         raise DataError("is not a JPEG, PNG or WebP, despite its name")
     check_size(width, height, "the image")
-    picture_HWC, is_upright = _decoded(data)
+    picture_HWC, is_upright = _decode(data)
     check_size(picture_HWC.shape[1], picture_HWC.shape[0], "the image")  # it may be larger than it says
     return StillImage(data, kind, picture_HWC, is_upright)
 
@@ -157,10 +157,10 @@ def _walk_jpeg(data: bytes) -> tuple[int, int]:
     raise DataError(_CUT)
 
 
-def _decoded(data: bytes) -> tuple[NDArray[np.uint8], bool]:
+def _decode(data: bytes) -> tuple[NDArray[np.uint8], bool]:
     """The picture as it is shown, and whether it is stored so; by what turning does, since Exif hides anywhere."""
     shown = _pixels(data, cv2.IMREAD_COLOR)
-    if _coding(data)[0] != "sdr":
+    if _png_transfer(data)[0] != "sdr":
         return shown, False
     if b"Exif" not in data and b"eXIf" not in data:
         return shown, True
@@ -180,7 +180,7 @@ def _pixels(data: bytes, flags: int) -> NDArray[np.uint8]:
 
 def rgb_pixels(data: bytes, flags: int = cv2.IMREAD_COLOR) -> Frame | None:
     """(H, W, 3) RGB of 8 bits, HDR tone-mapped; None, or cv2's error, where it is damaged."""
-    transfer, primaries = _coding(data)
+    transfer, primaries = _png_transfer(data)
     picture = cv2.imdecode(np.frombuffer(data, np.uint8), flags | (cv2.IMREAD_ANYDEPTH if transfer != "sdr" else 0))
     if picture is None:
         return None
@@ -191,7 +191,7 @@ def rgb_pixels(data: bytes, flags: int = cv2.IMREAD_COLOR) -> Frame | None:
     return tone_mapped(np.asarray(deep_HWC, np.uint16), transfer, primaries)
 
 
-def _coding(data: bytes) -> tuple[Transfer, int]:
+def _png_transfer(data: bytes) -> tuple[Transfer, int]:
     """What a PNG says of its values, and the number of its primaries; nothing else that is read here can be HDR."""
     if data[:8] == _PNG:
         for kind, start, _ in takewhile(lambda chunk: chunk[0] != b"IDAT", _chunks(data)):

@@ -46,7 +46,7 @@ def facts_of_files(paths: Mapping[str, Path], index: Path | None) -> dict[str, F
     if index is not None:
         require_own(index, _BEGINNING, "an index of media files")
     stamps = {name: stamp(path) for name, path in paths.items()}
-    known = _known(index)
+    known = _read_index(index)
     found = {n: known[n] for n in paths if n in known and (known[n]["size"], known[n]["mtime_ns"]) == stamps[n]}
     new = [name for name in paths if name not in found]
     if new:
@@ -96,7 +96,7 @@ def _facts(path: Path) -> Facts:
     return {**known, "has_holes": True} if video.holes else known
 
 
-def _known(index: Path | None) -> dict[str, Facts]:
+def _read_index(index: Path | None) -> dict[str, Facts]:
     """What an earlier start found; nothing where the file is absent, damaged or of another version."""
     if index is None or not index.is_file():
         return {}

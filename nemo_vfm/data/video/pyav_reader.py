@@ -114,7 +114,7 @@ class PyAVReader:
         # One for all frames, since a frame's own is made anew each time, and with threads of its own: a third of the
         # time of decoding to RGB at 320x192, and threads do not survive a fork.
         self._to_rgb = VideoReformatter()
-        self._opened()
+        self._open()
 
     def __enter__(self) -> "PyAVReader":
         return self
@@ -134,7 +134,7 @@ class PyAVReader:
         """See `VideoReader.info`."""
         if self._info is None:
             try:
-                self._info = self._remembered() or self._walk()
+                self._info = self._recall_info() or self._walk()
             except (av.error.FFmpegError, EOFError, ArithmeticError) as error:
                 raise DataError(f"{self._name} is damaged: {error}") from error
             except IndexError as error:
@@ -151,7 +151,7 @@ class PyAVReader:
         status = self._source.stat()
         return str(self._source.absolute()), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
-    def _remembered(self) -> VideoInfo | None:
+    def _recall_info(self) -> VideoInfo | None:
         state = self._state()
         index = next((index for known, index in _LATEST if state and known == state), None)
         if index is None:
@@ -238,7 +238,7 @@ class PyAVReader:
 
     def has_other_streams(self) -> bool:
         """Whether the file holds more than one stream of pictures."""
-        return len(self._opened().streams.video) > 1
+        return len(self._open().streams.video) > 1
 
     def recordings(self) -> Recordings:
         """The recordings that the file holds."""
@@ -299,7 +299,7 @@ class PyAVReader:
 
         With `whole`, of whole packets alone: half of one would end it with an error.
         """
-        container = self._opened()
+        container = self._open()
         try:
             if self._places:
                 container.seek(self._places[key], unsupported_byte_offset=True)
@@ -307,7 +307,7 @@ class PyAVReader:
                 container.seek(pts, stream=film_of(container))
         except av.error.FFmpegError:  # a single picture, a raw stream
             self.close()
-            container = self._opened()
+            container = self._open()
         stream, place = film_of(container), self._places.get(key, 0)
         part, is_there = self._recordings.number(place) if self._places else 0, not place
         shift: int | None = 0
@@ -352,9 +352,9 @@ class PyAVReader:
 
     def shown_size(self, width: int, height: int) -> tuple[int, int]:
         """The size in square pixels of a frame that is stored in this size, before it is turned upright."""
-        return _square_size(width, height, film_of(self._opened()).sample_aspect_ratio)
+        return _square_size(width, height, film_of(self._open()).sample_aspect_ratio)
 
-    def _opened(self) -> InputContainer:
+    def _open(self) -> InputContainer:
         """The container of this process: a file shared over a fork would be sought by both sides."""
         if self._container is not None and self._process == os.getpid():
             return self._container
@@ -362,7 +362,7 @@ class PyAVReader:
             raise UserError(f"there is no video file {self._source}")
         file = io.BytesIO(self._source) if isinstance(self._source, bytes) else f"file:{self._source.absolute()}"
         try:
-            container = av.open(file, "r", options=OPTIONS, hwaccel=_accelerated(self.decode))
+            container = av.open(file, "r", options=OPTIONS, hwaccel=_hw_accel(self.decode))
         except (av.error.FFmpegError, EOFError, ValueError, RuntimeError) as error:
             if self.decode == "nvdec":
                 raise DataError(f"{self._name} cannot be decoded by the GPU (use decode=cpu): {error}") from error
@@ -386,7 +386,7 @@ class PyAVReader:
 
     def _walk(self) -> VideoInfo:
         """Demultiplex once: time stamps, keyframes, and what is there of all that the container promises."""
-        state, container = self._state(), self._opened()
+        state, container = self._state(), self._open()
         stream = film_of(container)
         check_size(stream.codec_context.width, stream.codec_context.height, self._name)
         self._places = {0: 0} if container.format.name in SOUGHT_BY_BYTE else {}
@@ -424,7 +424,7 @@ class PyAVReader:
         if first.colorspace in _NOT_YCBCR:
             raise DataError(f"{self._name} is HDR in ICtCp or IPT, which cannot be read; convert it to YCbCr first")
         there = _from_first(there, first)
-        stream = film_of(self._opened())
+        stream = film_of(self._open())
         time_base = stream.time_base or Fraction(1, 90_000)
         fps = stream.average_rate or stream.guessed_rate or Fraction(25)
         turned = round(first.rotation / 90) % 4
@@ -451,7 +451,7 @@ class PyAVReader:
     def _order(self, shown: list[Shown], fps: Fraction, time_base: Fraction) -> tuple[tuple[int, ...], list[int]]:
         """The time stamps in order and the keyframes' indices; decodes where packets carry no time stamps (AVI)."""
         known = {packet.pts: packet for packet in shown if packet.pts is not None}
-        pts, container = tuple(sorted(known)), self._opened()
+        pts, container = tuple(sorted(known)), self._open()
         reorders = container.format.name in _WITHOUT_STAMPS and film_of(container).codec_context.has_b_frames
         is_guessed = reorders and tuple(known) == pts
         if len(known) == len(shown) and not is_guessed:
@@ -469,7 +469,7 @@ class PyAVReader:
         return tuple(index * step for index in range(len(seen))), [0]
 
 
-def _accelerated(decode: Decoding) -> HWAccel | None:
+def _hw_accel(decode: Decoding) -> HWAccel | None:
     """NVDEC or an error: FFmpeg would go on with the CPU in silence. Frames come back into memory, as NV12."""
     return HWAccel(device_type="cuda", allow_software_fallback=False) if decode == "nvdec" else None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @contextmanager
-def kept() -> Iterator[None]:
+def drop_realtime_priority() -> Iterator[None]:
     """Take real-time priority back from every thread of this process that got it meanwhile.
 
     SVT-AV1 4.1, opened by root, puts the thread that opens it and those that it starts at SCHED_FIFO 99, for good, and

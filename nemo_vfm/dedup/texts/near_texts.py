@@ -145,20 +145,20 @@ class _Buckets:
 
     def enter(self, item: int) -> None:
         """Put a text into its buckets."""
-        shared = self._shared(item)
+        shared = self._bucket_items(item)
         self._members[self._end[shared]] = item
         self._end[shared] += 1
 
     def others(self, item: int) -> NDArray[np.int64]:
         """The texts that entered a bucket of this one, ascending."""
-        shared = self._shared(item)
+        shared = self._bucket_items(item)
         for first, end in zip(self._first[shared].tolist(), self._end[shared].tolist(), strict=True):
             self._marked_N[self._members[first:end]] = True
         found = np.flatnonzero(self._marked_N[:item]) if len(shared) else np.empty(0, dtype=np.int64)
         self._marked_N[found] = False
         return found
 
-    def _shared(self, item: int) -> NDArray[np.int32]:
+    def _bucket_items(self, item: int) -> NDArray[np.int32]:
         row_B = self._buckets_NB[item]
         shared: NDArray[np.int32] = row_B[row_B >= 0]
         return shared
@@ -200,7 +200,7 @@ class NearTextIndex:
 
     def matches(self, text: str) -> Iterator[tuple[int, float]]:
         """Similar texts by their number, with the Jaccard similarity; the one with the most similar signature first."""
-        plain, bytes_P, keys_B = self._prepared(text)
+        plain, bytes_P, keys_B = self._signature(text)
         others = self._chains.others(keys_B)
         equal = (self._bytes_NP[others] == bytes_P).sum(axis=1)
         order = np.argsort(-equal, kind="stable")
@@ -215,7 +215,7 @@ class NearTextIndex:
 
     def enter(self, text: str) -> int:
         """Let later texts find this one; its number, from 0."""
-        plain, bytes_P, keys_B = self._prepared(text)
+        plain, bytes_P, keys_B = self._signature(text)
         if len(self) == len(self._bytes_NP):
             self._bytes_NP = np.concatenate([self._bytes_NP, np.empty_like(self._bytes_NP)])
         self._bytes_NP[len(self)] = bytes_P
@@ -224,7 +224,7 @@ class NearTextIndex:
         self._chains.enter(keys_B)
         return len(self) - 1
 
-    def _prepared(self, text: str) -> tuple[str, NDArray[np.uint8], NDArray[np.uint64]]:
+    def _signature(self, text: str) -> tuple[str, NDArray[np.uint8], NDArray[np.uint64]]:
         """Normalised, the last byte of each number of its signature, and the key of each band."""
         plain = normalize(text)
         if self._last is None or self._last[0] != plain:

@@ -14,7 +14,7 @@ from nemo_vfm.data.shards.clip_id import is_key
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet
 from nemo_vfm.data.video.fit_to_bucket import decode_image
 from nemo_vfm.explain.clip.curation_folder import Curation, plain, read_plain
-from nemo_vfm.explain.shards.sample_pictures import Frame, frames_of
+from nemo_vfm.explain.shards.sample_pictures import SheetPicture, frames_of
 
 _STRIP, _FILM, _LATENTS = 4, 8, 4
 
@@ -31,7 +31,7 @@ class Bytes:
 
 
 @dataclass(slots=True)
-class Encoding:
+class EncodedClip:
     """What one encode step made of the clip."""
 
     step: str  #: its folder
@@ -43,13 +43,13 @@ class Encoding:
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenedShards:
     """The shards that a clip lies in, for reading what is in them."""
 
     shards: ShardSet
     entry: Entry
 
-    def resolved(self) -> Bytes:
+    def resolve(self) -> Bytes:
         """As it is printed."""
         entry = self.entry
         return Bytes(str(self.shards.folder), entry.shard, entry.key, dict(entry.members), dict(entry.index))
@@ -64,7 +64,7 @@ class Opened:
             return {}
 
 
-def encodings(curation: Curation, clip: str) -> tuple[list[Encoding], list[Opened]]:
+def encodings(curation: Curation, clip: str) -> tuple[list[EncodedClip], list[OpenedShards]]:
     """What each encode step of the run made of the clip, and all of its latents."""
     resolved, opened = [], []
     for file in sorted(curation.folder.parent.glob("*/encode.json")):
@@ -72,11 +72,11 @@ def encodings(curation: Curation, clip: str) -> tuple[list[Encoding], list[Opene
         found = opened_in(folder / "shards", lambda entry: entry.index.get("clip") == clip)
         opened += found
         left = {} if found else _reasons(report, "unbinned") | _reasons(report, "failed")
-        resolved.append(Encoding(str(folder), [one.resolved() for one in found], str(report.get("codec", "")), left))
+        resolved.append(EncodedClip(str(folder), [one.resolve() for one in found], str(report.get("codec", "")), left))
     return resolved, opened
 
 
-def opened_in(folder: Path, wanted: Callable[[Entry], bool]) -> list[Opened]:
+def opened_in(folder: Path, wanted: Callable[[Entry], bool]) -> list[OpenedShards]:
     """The samples in a folder of shards that are wanted; none where it holds no shards, or they are damaged."""
     if not (folder / "shards.json").is_file():
         return []
@@ -84,7 +84,7 @@ def opened_in(folder: Path, wanted: Callable[[Entry], bool]) -> list[Opened]:
         shards = ShardSet(folder)
     except (DataError, UserError):
         return []
-    return [Opened(shards, entry) for entry in shards.entries if wanted(entry)]
+    return [OpenedShards(shards, entry) for entry in shards.entries if wanted(entry)]
 
 
 def _reasons(report: Json, name: str) -> dict[str, int]:
@@ -92,7 +92,7 @@ def _reasons(report: Json, name: str) -> dict[str, int]:
     return {str(why): int(count) for why, count in found.items()} if isinstance(found, dict) else {}
 
 
-def thumbnail_frames(curation: Curation, clip: str) -> list[Frame]:
+def thumbnail_frames(curation: Curation, clip: str) -> list[SheetPicture]:
     """The frames of the thumbnail's strip; none where there is no such picture."""
     path = curation.folder / "thumbnails" / f"{clip}.jpg"
     if not is_key(clip) or not path.is_file():
@@ -102,12 +102,14 @@ def thumbnail_frames(curation: Curation, clip: str) -> list[Frame]:
     except (DataError, OSError):
         return []
     if curation.table.images[curation.texts("clip_id").index(clip)]:
-        return [Frame(strip, "source")]
+        return [SheetPicture(strip, "source")]
     parts = np.array_split(strip, _STRIP, axis=1)
-    return [Frame(part, f"source, {number} of {_STRIP}") for number, part in enumerate(parts, start=1)]
+    return [SheetPicture(part, f"source, {number} of {_STRIP}") for number, part in enumerate(parts, start=1)]
 
 
-def sheet_frames(curation: Curation, clip: str, opened: Opened | None, latents: Sequence[Opened]) -> list[Frame]:
+def sheet_frames(
+    curation: Curation, clip: str, opened: OpenedShards | None, latents: Sequence[OpenedShards]
+) -> list[SheetPicture]:
     """The strip, then frames of the encoded clip, then its latents in false colours; what is damaged is left out."""
     found = thumbnail_frames(curation, clip)
     for one, most, what in [

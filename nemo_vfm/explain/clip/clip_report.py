@@ -7,9 +7,9 @@ import numpy as np
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.score_table import Labels
 from nemo_vfm.curate.record.ledger import FACTS
-from nemo_vfm.explain.clip.clip_locations import Bytes, Encoding, Opened, encodings, opened_in
+from nemo_vfm.explain.clip.clip_locations import Bytes, EncodedClip, OpenedShards, encodings, opened_in
 from nemo_vfm.explain.clip.curation_folder import Curation
-from nemo_vfm.explain.clip.rule_verdicts import Verdict, value_of, verdicts
+from nemo_vfm.explain.clip.rule_verdicts import RuleVerdict, value_of, verdicts
 
 _UNITS = {
     **dict.fromkeys(("motion", "motion_peak"), "% of the diagonal/s"),
@@ -28,7 +28,7 @@ _ENDINGS = {"_s": "s", "_px": "pixels", "_fps": "frames/s"}
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RuleResult:
     """One score of the clip among those of all clips that did not fail."""
 
     name: str
@@ -45,7 +45,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
+class SimilarClip:
     """A duplicate, and the similarity that was measured; None if unknown."""
 
     clip_id: str
@@ -56,7 +56,7 @@ class Alike:
 
 
 @dataclass(slots=True)
-class Story:
+class ClipReport:
     """One clip."""
 
     clip_id: str
@@ -73,17 +73,17 @@ class Story:
     decision: str
     rule: str | None  #: that dropped it; None where it is kept or failed
     message: str | None  #: why it failed; None where it did not
-    scores: list[Standing]
-    rules: list[Verdict]
-    duplicate_of: Alike | None  #: the kept clip that it duplicates
-    duplicates: list[Alike]  #: clips that were dropped as duplicates of this one
+    scores: list[RuleResult]
+    rules: list[RuleVerdict]
+    duplicate_of: SimilarClip | None  #: the kept clip that it duplicates
+    duplicates: list[SimilarClip]  #: clips that were dropped as duplicates of this one
     restored: Json  #: who mended it, and what they found; empty where nothing was mended
     caption: str
     caption_by: str  #: who wrote the caption; empty where its shard does not say
     caption_facts: Json  #: how it came to be, by names that begin with `caption_`
     bucket: str  #: its name, or why it is in none; empty where nothing says
     bytes: Bytes | None  #: where the encoded clip lies; None where there is none
-    encodings: list[Encoding]  #: what encode steps of the same run made of it
+    encodings: list[EncodedClip]  #: what encode steps of the same run made of it
 
     def to_json(self) -> Json:
         """For machines."""
@@ -91,7 +91,7 @@ class Story:
         return {**asdict(self), "scores": scores}
 
 
-def tell(curation: Curation, place: int) -> tuple[Story, Opened | None, list[Opened]]:
+def tell(curation: Curation, place: int) -> tuple[ClipReport, OpenedShards | None, list[OpenedShards]]:
     """The story, and the shards that hold the encoded clip and its latents."""
     clip = curation.texts("clip_id")[place]
     in_shards = opened_in(curation.folder / "shards", lambda entry: entry.key == clip)
@@ -112,9 +112,9 @@ def tell(curation: Curation, place: int) -> tuple[Story, Opened | None, list[Ope
         if isinstance(miss, dict) and miss.get("clip_id") == clip:
             bucket = f"none: {miss.get('reason')}; {miss.get('bucket')} is nearest and needs {miss.get('needs')}"
             break
-    scores = [_standing(curation, name, place) for name in curation.table.columns if name not in FACTS]
+    scores = [_rule_result(curation, name, place) for name in curation.table.columns if name not in FACTS]
     scores.sort(key=lambda one: one.value is None)  # what it has no score of comes last
-    story = Story(
+    story = ClipReport(
         clip_id=clip, folder=str(curation.folder), clips=len(curation.table), source=curation.texts("source")[place],
         first_frame=first, last_frame=last, start_s=first / fps if fps else 0.0,
         duration_s=curation.number("duration_s", place) or 0.0, fps=fps,
@@ -127,28 +127,28 @@ def tell(curation: Curation, place: int) -> tuple[Story, Opened | None, list[Ope
         caption=curation.text("caption", place) or "",
         caption_by=str(record.get("caption_by") or ""), bucket=bucket,
         caption_facts={name: value for name, value in facts.items() if name != "caption_by"},
-        bytes=opened.resolved() if opened else None, encodings=encoded,
+        bytes=opened.resolve() if opened else None, encodings=encoded,
     )  # fmt: skip
     return story, opened, latents
 
 
-def _standing(curation: Curation, name: str, place: int) -> Standing:
+def _rule_result(curation: Curation, name: str, place: int) -> RuleResult:
     value, column, alive = value_of(curation, name, place), curation.table.columns[name], curation.table.alive
     if isinstance(column, Labels):
         codes = column.codes[alive]
-        return Standing(name, value, "", int((codes >= 0).sum()), None, int((codes == column.codes[place]).sum()))
+        return RuleResult(name, value, "", int((codes >= 0).sum()), None, int((codes == column.codes[place]).sum()))
     unit = _UNITS.get(name, "") or next((one for family, one in _FAMILIES.items() if name.startswith(family)), "")
     unit = unit or next((one for ending, one in _ENDINGS.items() if name.endswith(ending)), "")
     numbers = column[alive]
     numbers = numbers[~np.isnan(numbers)]
     if not isinstance(value, float):
-        return Standing(name, None, unit, len(numbers), None, 0)
-    return Standing(name, value, unit, len(numbers), int((numbers < value).sum()), int((numbers == value).sum()))
+        return RuleResult(name, None, unit, len(numbers), None, 0)
+    return RuleResult(name, value, unit, len(numbers), int((numbers < value).sum()), int((numbers == value).sum()))
 
 
-def _alike(curation: Curation, place: int, dropped: int) -> Alike:
+def _alike(curation: Curation, place: int, dropped: int) -> SimilarClip:
     """A clip as its fellow's story names it, with the likeness for which the dropped one of the two went."""
     decided = next((verdict for verdict in verdicts(curation, dropped) if verdict.decided), None)
     likeness = next(iter(decided.margins), None) if decided else None
     names = curation.texts("clip_id")[place], curation.texts("source")[place]
-    return Alike(*names, *curation.span(place), likeness.value if likeness else None)
+    return SimilarClip(*names, *curation.span(place), likeness.value if likeness else None)

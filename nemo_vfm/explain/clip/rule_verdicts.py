@@ -28,7 +28,7 @@ class Margin:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RuleVerdict:
     """The verdict of one rule on a clip."""
 
     rule: str
@@ -43,7 +43,7 @@ class Verdict:
     why: str = ""  #: a few words where the numbers do not say it
 
 
-def verdicts(curation: Curation, place: int) -> list[Verdict]:
+def verdicts(curation: Curation, place: int) -> list[RuleVerdict]:
     """The verdict of every rule on the clip, in the order of the recipe."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -64,7 +64,7 @@ def verdicts(curation: Curation, place: int) -> list[Verdict]:
             drops, limits = bool(rule.drops(curation.table)[place]), rule.limits(curation.table)
         except (ValueError, TypeError, KeyError, AttributeError):
             why = "rules.json cannot be read here"
-            found.append(Verdict(name, str(rule_values), "drop", "unknown", why=why))
+            found.append(RuleVerdict(name, str(rule_values), "drop", "unknown", why=why))
             continue
         decided = curation.text("rule", place) == name
         columns = dict.fromkeys(use.name for use in rule.uses())
@@ -77,7 +77,7 @@ def verdicts(curation: Curation, place: int) -> list[Verdict]:
             margins.append(Margin(limit.score, value, limit.op, limit.threshold, is_over, by, spares))
         values = {column: value_of(curation, column, place) for column in columns}
         form: Literal["keep", "drop"] = "keep" if rule.keep is not None else "drop"
-        found.append(Verdict(name, rule.text, form, says, decided, values, tuple(margins), why))
+        found.append(RuleVerdict(name, rule.text, form, says, decided, values, tuple(margins), why))
     return found
 
 

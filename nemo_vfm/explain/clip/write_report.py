@@ -10,10 +10,10 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.score_table import read_table
 from nemo_vfm.explain.clip.clip_locations import Bytes, sheet_frames, thumbnail_frames
-from nemo_vfm.explain.clip.clip_report import Alike, Standing, Story, tell
+from nemo_vfm.explain.clip.clip_report import ClipReport, RuleResult, SimilarClip, tell
 from nemo_vfm.explain.clip.curation_folder import Curation, curation_folder
 from nemo_vfm.explain.clip.find_clip import file_named, label, place_of, write_file
-from nemo_vfm.explain.clip.rule_verdicts import Margin, Verdict
+from nemo_vfm.explain.clip.rule_verdicts import Margin, RuleVerdict
 from nemo_vfm.explain.shards.sample_pictures import blocks, write_sheet
 from nemo_vfm.runtime.terminal import Terminal
 
@@ -65,7 +65,7 @@ def _write_json(value: Json) -> None:
     sys.stdout.write(UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
 
 
-def write(paper: Terminal, story: Story) -> None:
+def write(paper: Terminal, story: ClipReport) -> None:
     """Print the whole report as plain text."""
     paper.line(printable(story.clip_id, 90), "bold")
     paper.line(f"  {printable(story.source, 200)}")
@@ -91,7 +91,7 @@ def write(paper: Terminal, story: Story) -> None:
         paper.table([row for verdict in story.rules for row in _rule(verdict)], {"drops": "red"})
     if story.scores:
         paper.line(f"\nScores, among {story.clips:,} clips", "bold")
-        rows = [(f"  {printable(one.name, 60)}", _value(one.value), one.unit, _standing(one)) for one in story.scores]
+        rows = [(f"  {printable(one.name, 60)}", _value(one.value), one.unit, _rank_text(one)) for one in story.scores]
         paper.table(rows, {})
     if story.restored:
         names, facts = story.restored.get("restored"), story.restored.get("facts")
@@ -111,7 +111,7 @@ def write(paper: Terminal, story: Story) -> None:
     _write_bytes(paper, story)
 
 
-def _decision(story: Story) -> str:
+def _decision(story: ClipReport) -> str:
     if story.message is not None:
         return f"failed: {printable(story.message, 500)}"
     if story.rule is None:
@@ -121,7 +121,7 @@ def _decision(story: Story) -> str:
     return f"{printable(story.decision, 20)} by the rule {printable(story.rule, 80)}{note}"
 
 
-def _alike(one: Alike) -> str:
+def _alike(one: SimilarClip) -> str:
     likeness = "" if one.likeness is None else f", likeness {_figure(one.likeness)}"
     source = printable(one.source, 60)
     return (
@@ -129,7 +129,7 @@ def _alike(one: Alike) -> str:
     )
 
 
-def _rule(verdict: Verdict) -> list[tuple[str, ...]]:
+def _rule(verdict: RuleVerdict) -> list[tuple[str, ...]]:
     """A row, and one more for every further threshold."""
     text = f"{verdict.form}s {printable(verdict.text, 300)}" + (f" ({verdict.why})" if verdict.why else "")
     parts = [_margin(margin, verdict.says) for margin in verdict.margins]
@@ -162,7 +162,7 @@ def _margin(margin: Margin, says: str) -> str:
     return f"{value}, {_figure(margin.by)} too {side}{spares}"
 
 
-def _standing(one: Standing) -> str:
+def _rank_text(one: RuleResult) -> str:
     if one.value is None:
         return f"{one.among:,} others have one" if one.among else ""
     if one.equal == one.among:
@@ -177,7 +177,7 @@ def _standing(one: Standing) -> str:
     return f"above {one.percentile:.0f} % of {one.among:,}"
 
 
-def _write_bytes(paper: Terminal, story: Story) -> None:
+def _write_bytes(paper: Terminal, story: ClipReport) -> None:
     paper.line("\nWhere it is", "bold")
     if story.bytes is None:
         paper.line("  in no shard" + ("" if story.decision == "kept" else ", since it is not kept"))

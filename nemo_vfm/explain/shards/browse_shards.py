@@ -12,7 +12,7 @@ from nemo_vfm.config.recipe_errors import printable
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.data.shards.shard_paths import named_shards
-from nemo_vfm.explain.shards.sample_pictures import Frame, blocks, first_frames, frames_of, write_sheet
+from nemo_vfm.explain.shards.sample_pictures import SheetPicture, blocks, first_frames, frames_of, write_sheet
 from nemo_vfm.explain.shards.shard_summary import Bin, One, Summary, describe, entry_of, summarise
 from nemo_vfm.runtime.terminal import Terminal
 
@@ -28,7 +28,7 @@ def browse(where: Place, key: str | None, *, as_json: bool, out: Path | None) ->
         raise UserError(str(error)) from error
     page = summarise(samples) if key is None else describe(samples, entry_of(samples.entries, key))
     draws = sys.stdout.isatty() and not as_json and not os.environ.get("NO_COLOR")
-    frames: list[Frame] = []
+    frames: list[SheetPicture] = []
     if out is not None or draws:
         with suppress(DataError):  # what is damaged is listed with the members
             frames = (first_frames(samples, _SAMPLES) if isinstance(page, Summary)

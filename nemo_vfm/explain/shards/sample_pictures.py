@@ -29,25 +29,25 @@ _PAPER, _INK = 24, (210, 210, 210)
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class SheetPicture:
     """One picture of a sheet."""
 
     pixels: Pixels  #: (H, W, 3) RGB
     label: str  #: what stands below it
 
 
-def frames_of(samples: Samples, entry: Entry, most: int) -> list[Frame]:
+def frames_of(samples: Samples, entry: Entry, most: int) -> list[SheetPicture]:
     """Up to `most` frames of a sample, spread over its length; none where it holds no picture."""
     extension = media_among(entry.members)
     if extension is not None and is_image(extension):
-        return [Frame(decode_image(samples.read(entry, extension)), extension)]
+        return [SheetPicture(decode_image(samples.read(entry, extension)), extension)]
     if extension is not None:
         with open_video(samples.read(entry, extension)) as reader:
             info = reader.info()
             numbers = list(dict.fromkeys(_spread(info.num_frames, most)))
             frames_THWC = reader.read(numbers)
         return [
-            Frame(pixels, f"frame {number}, {number / info.fps:.2f} s")
+            SheetPicture(pixels, f"frame {number}, {number / info.fps:.2f} s")
             for number, pixels in zip(numbers, frames_THWC, strict=True)
         ]
     if LATENTS in entry.members:
@@ -66,11 +66,13 @@ def frames_of(samples: Samples, entry: Entry, most: int) -> list[Frame]:
             rate = f"{float(facts_of(samples, entry)['fps']):.4g} fps"
         except (DataError, KeyError, TypeError, ValueError):
             rate = "rate unknown"
-        return [Frame(pixels_THWC[t], f"latent {t}, {rate}") for t in dict.fromkeys(_spread(len(pixels_THWC), most))]
+        return [
+            SheetPicture(pixels_THWC[t], f"latent {t}, {rate}") for t in dict.fromkeys(_spread(len(pixels_THWC), most))
+        ]
     return []
 
 
-def first_frames(samples: Samples, most: int) -> list[Frame]:
+def first_frames(samples: Samples, most: int) -> list[SheetPicture]:
     """The first picture of up to `most` samples, spread over all; damaged samples are left out."""
     entries, found = samples.entries, []
     for number in dict.fromkeys(_spread(len(entries), most)):
@@ -78,11 +80,11 @@ def first_frames(samples: Samples, most: int) -> list[Frame]:
             frames = frames_of(samples, entries[number], 1)
         except DataError:
             continue
-        found += [Frame(frame.pixels, entries[number].key) for frame in frames]
+        found += [SheetPicture(frame.pixels, entries[number].key) for frame in frames]
     return found
 
 
-def sheet(frames: Sequence[Frame]) -> Pixels:
+def sheet(frames: Sequence[SheetPicture]) -> Pixels:
     """All frames in a grid, up to four in a row, with their labels below."""
     columns = min(4, len(frames))
     cells: list[Pixels] = []
@@ -105,7 +107,7 @@ def sheet(frames: Sequence[Frame]) -> Pixels:
     return paper
 
 
-def write_sheet(path: Path, frames: Sequence[Frame]) -> None:
+def write_sheet(path: Path, frames: Sequence[SheetPicture]) -> None:
     """Write a sheet as a PNG, whole or not at all."""
     if path.suffix.lower() != ".png":
         raise UserError(f"the sheet is a PNG, so --out must end in .png, and {path.name} does not")
@@ -117,7 +119,7 @@ def write_sheet(path: Path, frames: Sequence[Frame]) -> None:
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def blocks(frames: Sequence[Frame], columns: int) -> list[str]:
+def blocks(frames: Sequence[SheetPicture], columns: int) -> list[str]:
     """Up to four frames in a row as lines of a terminal that knows 24-bit colours: two pixels a character."""
     shown = frames[:4]
     width = min(60, max(8, (columns + 1) // len(shown) - 1))

@@ -91,10 +91,10 @@ def summarise(samples: Samples) -> Summary:
         clips=len({str(entry.index.get("clip", entry.key)) for entry in entries}),
         members={name: numbers(found) for name, found in sorted(sizes.items())},
         looked_into=len(looked),
-        buckets=_counted(fact["bucket"] for fact in facts if "bucket" in fact),
-        sizes=_counted(f"{fact['width']}x{fact['height']}" for fact in facts if {"width", "height"} <= fact.keys()),
-        latent_shapes=_counted("x".join(map(str, f["latent_shape"])) for f in facts if "latent_shape" in f),
-        fps=_counted(f"{float(fact['fps']):.4g}" for fact in facts if "fps" in fact),
+        buckets=_count_names(fact["bucket"] for fact in facts if "bucket" in fact),
+        sizes=_count_names(f"{fact['width']}x{fact['height']}" for fact in facts if {"width", "height"} <= fact.keys()),
+        latent_shapes=_count_names("x".join(map(str, f["latent_shape"])) for f in facts if "latent_shape" in f),
+        fps=_count_names(f"{float(fact['fps']):.4g}" for fact in facts if "fps" in fact),
         duration_s=histogram(durations),
         caption_words=whole_histogram([count for count in captions if count]),
         without_caption=captions.count(0),
@@ -128,7 +128,7 @@ def whole_histogram(found: Sequence[int]) -> list[Bin]:
     return [Bin(low + bar * width, low + (bar + 1) * width - 1, counts[bar]) for bar in range(max(counts) + 1)]
 
 
-def _counted(names: Iterator[str]) -> dict[str, int]:
+def _count_names(names: Iterator[str]) -> dict[str, int]:
     """The most frequent first."""
     return dict(Counter(map(str, names)).most_common())
 

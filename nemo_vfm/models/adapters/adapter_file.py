@@ -22,7 +22,7 @@ from nemo_vfm.models.adapters.native_adapter_keys import (
     has_native_names,
     native_names,
     read_native,
-    translated,
+    translate,
     write_native,
 )
 from nemo_vfm.models.gpt import GPT
@@ -38,7 +38,7 @@ _PEFT, _DIFFUSERS, _COSMOS = "base_model.model.", "transformer.", "net."
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
+class AdapterContent:
     """The content of an adapter file."""
 
     style: Style  #: format of the file
@@ -50,7 +50,7 @@ class Adapter:
     changes: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def read_adapter(path: Path, model: nn.Module, *, alpha: float | None = None) -> Adapter:
+def read_adapter(path: Path, model: nn.Module, *, alpha: float | None = None) -> AdapterContent:
     """Read an adapter from a file, or from a folder that holds one; its keys determine the format.
 
     `alpha` is that of every linear; None uses the file's, which not every format stores.
@@ -110,9 +110,9 @@ def write_adapter(
         write_json(folder / PEFT_CONFIG, {"peft_type": "LORA", "base_model_name_or_path": None, **task, **config})
     if style == "cosmos":
         native = native_names(model)
-        patterns = {key: {translated(native, name): value for name, value in config[key].items()}
+        patterns = {key: {translate(native, name): value for name, value in config[key].items()}
                     for key in ("rank_pattern", "alpha_pattern")}  # fmt: skip
-        targets = [translated(native, name) for name in config["target_modules"]]
+        targets = [translate(native, name) for name in config["target_modules"]]
         config |= {**patterns, "target_modules": targets}
         header[HEADER] = json.dumps({"schema": SCHEMA, "base": "", **config})
     tensors = _tensors(style, matrices, changes or {}, model)
@@ -130,7 +130,7 @@ def _tensors(
     if style == "comfyui":
         return write_native(matrices, changes, model)
     names = native_names(model)
-    return peft_keys.write_keys(_COSMOS, {translated(names, name): one for name, one in matrices.items()})
+    return peft_keys.write_keys(_COSMOS, {translate(names, name): one for name, one in matrices.items()})
 
 
 def _style(file: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Style:
@@ -152,7 +152,7 @@ def _style(file: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str])
 def _read(
     style: Style, file: Path, tensors: dict[str, Tensor], header: Mapping[str, str], model: nn.Module,
     alpha: float | None,
-) -> Adapter:  # fmt: skip
+) -> AdapterContent:  # fmt: skip
     config: dict[str, Json] | None = None
     match style:
         case "ours":
@@ -161,18 +161,18 @@ def _read(
                 raise DataError(
                     f"{file.name} has schema {str(config.get('schema'))[:60]!r}; this version reads {SCHEMA}"
                 )
-            return Adapter("ours", peft_keys.read_keys(file.name, tensors, "", config), config["base"])
+            return AdapterContent("ours", peft_keys.read_keys(file.name, tensors, "", config), config["base"])
         case "peft":
             config = read_mapping(file.with_name(PEFT_CONFIG))
             if config.get("peft_type") != "LORA":
                 kind = str(config.get("peft_type"))[:40]
                 raise DataError(f"{file.parent.name}/{PEFT_CONFIG}: peft_type {kind} is not LORA")
-            return Adapter("peft", peft_keys.read_keys(file.name, tensors, _PEFT, config))
+            return AdapterContent("peft", peft_keys.read_keys(file.name, tensors, _PEFT, config))
         case "diffusers":
             if DIFFUSERS_HEADER in header:
                 prefixed = _header(file, header[DIFFUSERS_HEADER])
                 config = {key.removeprefix(_DIFFUSERS): value for key, value in prefixed.items()}
-            return Adapter("diffusers", peft_keys.read_keys(file.name, tensors, _DIFFUSERS, config))
+            return AdapterContent("diffusers", peft_keys.read_keys(file.name, tensors, _DIFFUSERS, config))
         case "cosmos":
             config = _header(file, header[HEADER]) if HEADER in header else None
             if config is None and alpha is None:
@@ -180,9 +180,9 @@ def _read(
                                 f"which its training calls lora_alpha")  # fmt: skip
             native = peft_keys.read_keys(file.name, tensors, _COSMOS, config)
             theirs = {name: diffusers for diffusers, name in native_names(model).items()}
-            return Adapter("cosmos", {translated(theirs, name): one for name, one in native.items()})
+            return AdapterContent("cosmos", {translate(theirs, name): one for name, one in native.items()})
     matrices, changes = read_native(file.name, tensors, model)
-    return Adapter("comfyui", matrices, changes=changes)
+    return AdapterContent("comfyui", matrices, changes=changes)
 
 
 def _header(file: Path, text: str) -> dict[str, Json]:

@@ -139,7 +139,7 @@ class LowRank(nn.Module):
                 parts[name] = factor[:, None] * parts[name]
         return self.parts.fuse({name: rows.t() for name, rows in parts.items()}, self.width).t()
 
-    def unsharded(self) -> "LowRank":
+    def gather(self) -> "LowRank":
         """Gather a complete copy of an adapter that is split over ranks; every rank must call it."""
         copy = LowRank.__new__(LowRank)
         nn.Module.__init__(copy)

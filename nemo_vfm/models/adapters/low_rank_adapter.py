@@ -22,7 +22,7 @@ from nemo_vfm.models.adapters.low_rank import (
 from nemo_vfm.parallel.apply.frozen_weights import freeze
 from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
-from nemo_vfm.parallel.plan.sharding_spec import matching
+from nemo_vfm.parallel.plan.sharding_spec import match_modules
 
 #: Name of the adapter that a training creates.
 TRAINED = "own"
@@ -65,7 +65,7 @@ class LowRankAdapter:
         linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
         found: dict[str, dict[str, Rank]] = {}
         for key, target in self.targets.items():
-            if not (names := matching(target.modules, linears)):
+            if not (names := match_modules(target.modules, linears)):
                 starred = (".".join("*" if part.isdigit() else part for part in name.split(".")) for name in linears)
                 kinds = list(dict.fromkeys(starred))
                 raise ValueError(f"targets.{key}.modules {target.modules!r} matches no linear of this "

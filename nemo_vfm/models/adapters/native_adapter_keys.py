@@ -30,7 +30,7 @@ def native_names(model: nn.Module) -> dict[str, str]:
     } | outside
 
 
-def translated(names: Mapping[str, str], name: str) -> str:
+def translate(names: Mapping[str, str], name: str) -> str:
     """Return what a name is in the other naming."""
     if name not in names:
         patterns = dict.fromkeys(re.sub(r"\b\d+\b", "*", known, count=1) for known in names)
@@ -101,12 +101,12 @@ def write_native(
     """Return the tensors that `read_native` reads, under ComfyUI's names."""
     names, found = native_names(model), dict[str, Tensor]()
     for linear, one in matrices.items():
-        name = f"{PREFIX}{translated(names, linear)}"
+        name = f"{PREFIX}{translate(names, linear)}"
         found |= {f"{name}.lora_down.weight": one.a, f"{name}.lora_up.weight": one.b}
         found[f"{name}.alpha"] = torch.tensor(one.alpha)
         if one.magnitude is not None:
             found[f"{name}.dora_scale"] = one.magnitude[:, None]
     for tensor, change in changes.items():
         module, _, kind = tensor.rpartition(".")
-        found[f"{PREFIX}{translated(names, module)}.{'diff' if kind == 'weight' else 'diff_b'}"] = change
+        found[f"{PREFIX}{translate(names, module)}.{'diff' if kind == 'weight' else 'diff_b'}"] = change
     return found

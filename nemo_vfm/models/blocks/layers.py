@@ -215,7 +215,7 @@ def modulate(x_BSD: Tensor, shift_B1D: Tensor, scale_B1D: Tensor) -> Tensor:
     return torch.addcmul(shift_B1D, x_BSD, 1 + scale_B1D)
 
 
-def gated(residual_BSD: Tensor, gate_B1D: Tensor, update_BSD: Tensor) -> Tensor:
+def gated_residual(residual_BSD: Tensor, gate_B1D: Tensor, update_BSD: Tensor) -> Tensor:
     """residual + gate update, in one pass."""
     return torch.addcmul(residual_BSD, gate_B1D, update_BSD)
 

@@ -14,7 +14,7 @@ from nemo_vfm.core.bounds import LARGEST_THETA, require_between
 
 
 @runtime_checkable
-class Stretch(Protocol):
+class RopeScaling(Protocol):
     """One way to stretch rotary positions for texts longer than a model was first trained on."""
 
     def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> tuple[Tensor, float]:
@@ -75,7 +75,7 @@ class TextRope:
 
     theta: float = 10_000.0
     share: float = 1.0
-    long_context: Stretch | None = None
+    long_context: RopeScaling | None = None
 
     def __post_init__(self) -> None:
         if self.theta <= 0:

@@ -120,7 +120,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TokenRow:
     """Samples side by side."""
 
     sizes: tuple[Size, ...]  #: latent frames, rows and columns of each
@@ -151,12 +151,14 @@ class Row:
 
     def patches(self, latents_XC: Tensor, patch: Patch) -> Tensor:
         """(1, tokens of all ranks, P)."""
-        return joined([patches(video, patch) for video in videos_of(latents_XC, self.sizes)], self.padding, 1)
+        return concatenate_padded(
+            [patches(video, patch) for video in videos_of(latents_XC, self.sizes)], self.padding, 1
+        )
 
     def rotations(self, rope: Rope, fps_N: Tensor) -> tuple[Tensor, Tensor]:
         """See `Rope.table`: of each sample by its own grid and frame rate; of padding, zeros."""
         cos, sin = zip(*(rope.table(grid, fps_N[n : n + 1]) for n, grid in enumerate(self.grids)), strict=True)
-        return joined(cos, self.padding, 1), joined(sin, self.padding, 1)
+        return concatenate_padded(cos, self.padding, 1), concatenate_padded(sin, self.padding, 1)
 
     def latents(self, tokens_1SP: Tensor, patch: Patch) -> Tensor:
         """(X, C), of all tokens of the sequence."""
@@ -165,7 +167,7 @@ class Row:
         return torch.cat([rows_of(video) for video in videos])
 
 
-def row(sizes_N3: Tensor, num_positions: int, patch: Patch, device: torch.device) -> Row:
+def row(sizes_N3: Tensor, num_positions: int, patch: Patch, device: torch.device) -> TokenRow:
     """Where samples of these sizes lie."""
     sizes: list[Size] = [(t, h, w) for t, h, w in sizes_N3.tolist()]
     if sum(map(math.prod, sizes)) != num_positions:
@@ -178,10 +180,10 @@ def row(sizes_N3: Tensor, num_positions: int, patch: Patch, device: torch.device
     padding = -sum(lengths) % divisor()
     lengths[-1] += padding
     sample_S = split_tokens(torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(lengths)), 0)
-    return Row(tuple(sizes), tuple(grids), padding, sample_S.to(device, non_blocking=True))
+    return TokenRow(tuple(sizes), tuple(grids), padding, sample_S.to(device, non_blocking=True))
 
 
-def joined(parts: Sequence[Tensor], padding: int, dim: int) -> Tensor:
+def concatenate_padded(parts: Sequence[Tensor], padding: int, dim: int) -> Tensor:
     """Parts one after another along `dim`, then zeros."""
     whole = torch.cat(list(parts), dim)
     return F.pad(whole, [0, 0] * (whole.ndim - 1 - dim) + [0, padding]) if padding else whole
@@ -194,7 +196,7 @@ def either(latents_BCTHW: Tensor | None, latents_XC: Tensor | None) -> Tensor:
     return latents
 
 
-def places(grid: Grid, packed: Row | None) -> list[Grid]:
+def places(grid: Grid, packed: TokenRow | None) -> list[Grid]:
     """The grids whose places tokens have, one after another; each token of padding has one of its own."""
     return [grid] if packed is None else [*packed.grids, *[(1, 1, 1)] * packed.padding]
 
@@ -218,7 +220,7 @@ class NoiseLevels:
         )
 
 
-def noise_levels(noise: Tensor, num_samples: int, grid: Grid, packed: Row | None) -> NoiseLevels:
+def noise_levels(noise: Tensor, num_samples: int, grid: Grid, packed: TokenRow | None) -> NoiseLevels:
     """Match noise levels to samples and tokens.
 
     There is one per sample, (B,), or per latent frame, (B, T), flat for packed samples; `grid` is of samples that are

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.component import no_component
-from nemo_vfm.models.convert.opcodes import MAX_BYTES, Record, TensorPlace, counts, read_pickle
+from nemo_vfm.models.convert.opcodes import MAX_BYTES, ObjectRecord, TensorPlace, counts, read_pickle
 from nemo_vfm.models.convert.tensor_source import Box, StoredTensor, kind_of
 from nemo_vfm.models.convert.torch_zip import Window, open_torch_zip
 
@@ -62,7 +62,7 @@ class ChunkedTensor:
 def read_index(data: bytes) -> tuple[dict[str, ChunkedTensor], list[str]]:
     """(Tensors by name, names of what is kept as bytes: step counts, random states, `_extra_state`) of an index."""
     content, _ = read_pickle(data, records=_RECORDS, most=_MAX_INSTRUCTIONS)
-    if not isinstance(content, Record) or content.name not in _INDEX:
+    if not isinstance(content, ObjectRecord) or content.name not in _INDEX:
         raise DataError("its index is not one that torch.distributed.checkpoint writes")
     top = _state(content)
     for key in ("state_dict_metadata", "storage_data"):
@@ -72,7 +72,7 @@ def read_index(data: bytes) -> tuple[dict[str, ChunkedTensor], list[str]]:
     tensors: dict[str, ChunkedTensor] = {}
     streams: list[str] = []
     for name, entry in top["state_dict_metadata"].items():
-        if type(name) is not str or not isinstance(entry, Record) or entry.name not in (_TENSOR, _BYTES):
+        if type(name) is not str or not isinstance(entry, ObjectRecord) or entry.name not in (_TENSOR, _BYTES):
             raise DataError(f"its index lists {str(name)[:200]!r} as something else than a tensor or a stream of bytes")
         if entry.name == _TENSOR:
             tensors[name] = _tensor(name, _state(entry), places)
@@ -84,7 +84,7 @@ def read_index(data: bytes) -> tuple[dict[str, ChunkedTensor], list[str]]:
     return tensors, streams
 
 
-def _state(record: Record) -> dict[str, Any]:
+def _state(record: ObjectRecord) -> dict[str, Any]:
     if type(record.state) is not dict:
         raise DataError(f"its index has a {record.name.rpartition('.')[2]} without values")
     return record.state
@@ -97,7 +97,12 @@ def _places(stored: Mapping[object, object]) -> _Places:
     """(name, offsets of the chunk or None) -> (file, start, length)."""
     found: _Places = {}
     for key, value in stored.items():
-        if not (isinstance(key, Record) and key.name == _KEY and isinstance(value, Record) and value.name == _PLACE):
+        if not (
+            isinstance(key, ObjectRecord)
+            and key.name == _KEY
+            and isinstance(value, ObjectRecord)
+            and value.name == _PLACE
+        ):
             raise DataError("its index places something in a way that torch.distributed.checkpoint does not")
         name, offset = _state(key).get("fqn"), _state(key).get("offset")
         if type(name) is not str:
@@ -121,7 +126,7 @@ def _tensor(name: str, state: Mapping[str, object], places: _Places) -> ChunkedT
         raise DataError(f"its index lists no chunks of {name[:200]}")
     found = []
     for chunk in chunks:
-        if not isinstance(chunk, Record) or chunk.name != _CHUNK:
+        if not isinstance(chunk, ObjectRecord) or chunk.name != _CHUNK:
             raise DataError(f"its index lists a chunk of {name[:200]} that is none")
         offsets, sizes = (counts(_state(chunk).get(key), "index") for key in ("offsets", "sizes"))
         if (name, offsets) not in places:
@@ -129,7 +134,7 @@ def _tensor(name: str, state: Mapping[str, object], places: _Places) -> ChunkedT
         found.append(Chunk(offsets, sizes, *places.pop((name, offsets))))
     _require_covered(name, shape, found)
     properties = state.get("properties")
-    told = properties.state if isinstance(properties, Record) and properties.name in _PROPERTIES else None
+    told = properties.state if isinstance(properties, ObjectRecord) and properties.name in _PROPERTIES else None
     if type(told) is not tuple or not told or not isinstance(told[0], torch.dtype):
         raise DataError(f"its index does not say the dtype of {name[:200]}")
     return ChunkedTensor(told[0], shape, tuple(found))

@@ -16,7 +16,7 @@ from nemo_vfm.core.types.component import component
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.gpt_source import GptFolder
 from nemo_vfm.models.convert.gpt_weights import fused_gates, tensor_map
-from nemo_vfm.models.convert.language.config_keys import shown
+from nemo_vfm.models.convert.language.config_keys import value_text
 from nemo_vfm.models.convert.language.gpt_config import arguments_of, config_of
 from nemo_vfm.models.convert.language.gpt_families import FAMILIES
 from nemo_vfm.models.convert.weight_files import write_files
@@ -33,10 +33,10 @@ _FILE_BYTES = 4 << 30
 def load_gpt(folder: Path, dtype: torch.dtype = torch.float32) -> GPT:
     """The model of a folder, with its weights; see `GptFolder`."""
     with GptFolder(folder) as weights:
-        return filled(weights, dtype)
+        return load_weights(weights, dtype)
 
 
-def filled(weights: GptFolder, dtype: torch.dtype) -> GPT:
+def load_weights(weights: GptFolder, dtype: torch.dtype) -> GPT:
     """The model of an open folder, in memory."""
     model = weights.model
     model.to_empty(device="cpu").to(dtype)
@@ -107,18 +107,18 @@ def generation_of(vocab: int, *folders: Path | None) -> dict[str, Json]:
     for name in _TOKENS:
         value = settings.get(name)
         lowest = -1 if name == "pad_token_id" else 0  # where nothing is filled up, some write -1
-        if not all(type(one) is int and lowest <= one < vocab for one in _listed(value, name)):
+        if not all(type(one) is int and lowest <= one < vocab for one in _as_token_list(value, name)):
             more = ", or a list of them" if name == "eos_token_id" else ""
-            raise DataError(f"{file.name} of {file.parent.name} says {name}: {shown(value)}; it must be null, a token "
-                            f"from 0 to {vocab - 1}{more}")  # fmt: skip
+            raise DataError(f"{file.name} of {file.parent.name} says {name}: {value_text(value)}; it must be null, a "
+                            f"token from 0 to {vocab - 1}{more}")  # fmt: skip
     return settings if file.name == GENERATION else {name: settings[name] for name in _TOKENS if name in settings}
 
 
 def stop_tokens(generation: Mapping[str, Json]) -> list[int]:
     """Tokens that end a text, in the order of what `generation_of` found."""
-    return _listed(generation.get("eos_token_id"), "eos_token_id")
+    return _as_token_list(generation.get("eos_token_id"), "eos_token_id")
 
 
-def _listed(value: Json, name: str) -> list[Json]:
+def _as_token_list(value: Json, name: str) -> list[Json]:
     """Only the end may be several tokens."""
     return value if isinstance(value, list) and name == "eos_token_id" else [] if value is None else [value]

@@ -17,7 +17,7 @@ from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.convert.language.gpt_config import arguments_of, family_of
 from nemo_vfm.models.convert.source_folder import SourceFolder, without_memory
 from nemo_vfm.models.convert.tensor_map import same
-from nemo_vfm.models.convert.weight_files import opened
+from nemo_vfm.models.convert.weight_files import open_weights
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.pretrained import checked_folder, read_mapping, told_mapping
 from nemo_vfm.parallel.layers.linear import Linear
@@ -61,7 +61,7 @@ class GptFolder(SourceFolder):
         except DataError as error:
             raise DataError(f"{folder.name}/{error}") from error
         with ExitStack() as stack:
-            self._files = opened(folder, stack)
+            self._files = open_weights(folder, stack)
             self._require_blocks("model.layers.", self.arguments["depth"], "num_hidden_layers")
             self.model = without_memory(GPT, self.arguments, f"{folder.name}/config.json describes")
             if outputs is not None:

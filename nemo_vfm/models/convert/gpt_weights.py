@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from nemo_vfm.models.blocks.text.decoder import Sizes
+from nemo_vfm.models.blocks.text.decoder import BlockSizes
 from nemo_vfm.models.convert.tensor_map import TensorMap, same
 
 _OUTSIDE = {"embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
@@ -29,7 +29,7 @@ _POST_NORM = {
 _FUSED_QKV, _FUSED_GATE = "self_attn.qkv_proj", "mlp.gate_up_proj"
 
 
-def tensor_map(name: str, sizes: Sizes, fused: bool = False) -> TensorMap:
+def tensor_map(name: str, sizes: BlockSizes, fused: bool = False) -> TensorMap:
     """Where one of GPT's parameters, such as blocks.3.mlp.up.weight, is in transformers.
 
     Where a family has `fused` matrices, maps of gates are for reading; see `fused_gates`.
@@ -66,7 +66,7 @@ def fused_gates(maps: Mapping[str, TensorMap], weights: Mapping[str, Tensor]) ->
     }  # fmt: skip
 
 
-def _qkv(names: tuple[str, ...], sizes: Sizes) -> TensorMap:
+def _qkv(names: tuple[str, ...], sizes: BlockSizes) -> TensorMap:
     each = [sizes.head_dim * sizes.heads // sizes.groups, sizes.head_dim, sizes.head_dim]
     rows = [sizes.groups * one for one in each]
 

@@ -117,7 +117,7 @@ class Opaque:
 
 
 @dataclass(slots=True, eq=False)
-class Record:
+class ObjectRecord:
     """What stands for an object of a class that the caller knows."""
 
     name: str  #: of the class
@@ -146,7 +146,7 @@ def read_pickle(
     """
     if len(data) > MAX_BYTES:
         raise DataError(f"its pickle has {len(data):,} bytes; a list of tensors has at most {MAX_BYTES:,}")
-    machine = _Machine(leave_out, frozenset(records), MAX_INSTRUCTIONS if most is None else most)
+    machine = _PickleMachine(leave_out, frozenset(records), MAX_INSTRUCTIONS if most is None else most)
     try:
         return machine.run(data), tuple(sorted(machine.left_out))
     except DataError:
@@ -155,7 +155,7 @@ def read_pickle(
         raise DataError(f"its pickle is damaged: {error}") from error
 
 
-class _Machine:
+class _PickleMachine:
     def __init__(self, leave_out: bool, records: frozenset[str], most: int) -> None:
         self.leave_out, self.left_out = leave_out, set[str]()
         self.records, self.most = records, most
@@ -207,7 +207,7 @@ class _Machine:
             raise DataError("its pickle sets items of what is not a mapping")
         for key, value in zip(values[::2], values[1::2], strict=True):
             # A record is its own key: two that say the same are two, and none can be made to collide.
-            if not (type(key) in (str, Record) or (type(key) is int and 0 <= key < MAX_KEY)):
+            if not (type(key) in (str, ObjectRecord) or (type(key) is int and 0 <= key < MAX_KEY)):
                 raise DataError(f"a mapping in its pickle has a key of type {_kind(key)}; texts and counts are read")
             target[key] = value
 
@@ -243,7 +243,7 @@ class _Machine:
         if not isinstance(called, _Name) or type(arguments) is not tuple:
             raise DataError(f"its pickle calls {_kind(called)}, which cannot be called")
         if called.text in self.records:
-            self.stack.append(Record(called.text))
+            self.stack.append(ObjectRecord(called.text))
         elif called.text in _CALLS:
             self.stack.append(_CALLS[called.text](*arguments))
         else:
@@ -252,7 +252,7 @@ class _Machine:
     def build(self) -> None:
         """State for the object below: torch hangs version numbers on a mapping; they are not needed."""
         state, target = self.stack.pop(), self.stack[-1]
-        if isinstance(target, Record) and target.state is None:
+        if isinstance(target, ObjectRecord) and target.state is None:
             target.state = state
         elif not isinstance(target, dict | LeftOut | Opaque):
             raise DataError(f"its pickle sets the state of {_kind(target)}")
@@ -293,7 +293,7 @@ _CALLS: Final[dict[str, Callable[..., object]]] = {
 
 
 #: What each instruction does. One that is not here is refused by its name.
-_ACTIONS: Final[dict[str, Callable[[_Machine, Any], object]]] = {
+_ACTIONS: Final[dict[str, Callable[[_PickleMachine, Any], object]]] = {
     "PROTO": lambda m, a: None,
     "FRAME": lambda m, a: None,
     "MARK": lambda m, a: m.stack.append(_MARK),

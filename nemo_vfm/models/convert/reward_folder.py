@@ -8,9 +8,9 @@ import torch
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.gpt_folder import filled
+from nemo_vfm.models.convert.gpt_folder import load_weights
 from nemo_vfm.models.convert.gpt_source import GptFolder, has_architecture
-from nemo_vfm.models.convert.language.config_keys import shown, whole, wrong
+from nemo_vfm.models.convert.language.config_keys import value_text, whole, wrong
 from nemo_vfm.models.convert.language.gpt_families import FAMILIES
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.pretrained import checked_folder, read_mapping
@@ -40,13 +40,15 @@ def load_reward(folder: Path, dtype: torch.dtype = torch.float32) -> LoadedRewar
     known = {one.scored or name.removesuffix(_ENDING) + _ENDING_THERE: name for name, one in FAMILIES.items()}
     names = config.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in tuple(known):
-        raise DataError(f"{folder.name}/config.json says {shown(names)}; known reward models are {', '.join(known)}")
+        raise DataError(
+            f"{folder.name}/config.json says {value_text(names)}; known reward models are {', '.join(known)}"
+        )
     labels = labels_of(config)
     pad, most = config.get("pad_token_id"), config.get("vocab_size")
     if pad is not None and (type(pad) is not int or pad < -1 or (type(most) is int and pad >= most)):
         raise wrong("pad_token_id", pad, "a token or null")
     with GptFolder(folder, {**config, "architectures": [known[names[0]]]}, len(labels)) as weights:
-        return LoadedReward(filled(weights, dtype), labels, pad)
+        return LoadedReward(load_weights(weights, dtype), labels, pad)
 
 
 def labels_of(config: Mapping[str, Json]) -> tuple[str, ...]:

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.models.convert.tensor_map import TensorMap
-from nemo_vfm.models.convert.tensor_source import StoredTensor, Unread, kind_of
+from nemo_vfm.models.convert.tensor_source import LazyTensors, StoredTensor, kind_of
 from nemo_vfm.models.pretrained import fingerprint_of
 
 Model = TypeVar("Model", bound=nn.Module)
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
-class SourceFolder(Unread):
+class SourceFolder(LazyTensors):
     """A model's parameters by our names, each read when it is asked for; to be used in a `with`.
 
     Its heirs open files, say what they hold, and call `_take`. Names are those of the model's `state_dict`: a tied
@@ -60,7 +60,7 @@ class SourceFolder(Unread):
 
     def left(self) -> list[str]:
         """What is there that no parameter needs, and that changes nothing."""
-        return sorted(self._unused() | {*self._others})
+        return sorted(self._unused_tensors() | {*self._others})
 
     def fingerprint(self) -> str:
         """Changes with any byte of what is read."""
@@ -79,7 +79,7 @@ class SourceFolder(Unread):
             raise UserError(f"the weights of {self.folder} would compute something else here: {'; '.join(differ)}. "
                             f"`nemo-vfm convert {self.folder} OUT` writes the matching model")  # fmt: skip
 
-    def _unused(self) -> set[str]:
+    def _unused_tensors(self) -> set[str]:
         return set(self._files) - {source for found in self._maps.values() for source in found.names}
 
     def _take(self, but: Collection[str] = ()) -> None:
@@ -88,7 +88,7 @@ class SourceFolder(Unread):
         A weight that is left over, and not among `but`, would change what the model computes: a bias, an adapter, one
         more layer.
         """
-        if left := sorted(self._unused() - set(but)):
+        if left := sorted(self._unused_tensors() - set(but)):
             raise DataError(f"{self.folder.name} has weights that {self._implied_by} does not imply: "
                             f"{', '.join(left[:4])}")  # fmt: skip
         self._tensors = taken = dict[str, StoredTensor]()

@@ -24,7 +24,7 @@ def same(name: str) -> TensorMap:
     return TensorMap((name,), lambda parts: parts[0], lambda whole: [whole])
 
 
-def reshaped(name: str, ours: Sequence[int], theirs: Sequence[int]) -> TensorMap:
+def reshape_map(name: str, ours: Sequence[int], theirs: Sequence[int]) -> TensorMap:
     """The same numbers in another shape."""
     return TensorMap((name,), lambda parts: parts[0].reshape(tuple(ours)), lambda whole: [whole.reshape(tuple(theirs))])
 
@@ -72,7 +72,7 @@ def neighbours(rows: Tensor, head_dim: int) -> Tensor:
     return _cut(rows, 2, head_dim // 2).transpose(1, 2).flatten(0, 2)
 
 
-def turned(name: str, head_dim: int) -> TensorMap:
+def rotary_halves_map(name: str, head_dim: int) -> TensorMap:
     """Numbers of heads whose rotations are of neighbours there and of halves here."""
     return TensorMap((name,), lambda parts: halves(parts[0], head_dim), lambda whole: [neighbours(whole, head_dim)])
 

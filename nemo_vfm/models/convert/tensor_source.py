@@ -39,7 +39,7 @@ def mapped_tensors(file: tensor_file.MappedFile) -> dict[str, StoredTensor]:
             for name, header in headers.items()}  # fmt: skip
 
 
-class Unread(Mapping[str, Tensor]):
+class LazyTensors(Mapping[str, Tensor]):
     """Tensors by name, each read when it is asked for."""
 
     def __init__(self, tensors: Mapping[str, StoredTensor]) -> None:

@@ -84,7 +84,7 @@ class Window(io.RawIOBase):
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
+class _ZipMember:
     start: int
     size: int
     crc: int
@@ -97,7 +97,7 @@ class TorchZip:
     content: object  #: what was saved, with a `TensorPlace` for each tensor
     left_out: tuple[str, ...]  #: names in it that are code; an inert mark stands for each
     _window: Window
-    _members: Mapping[str, _Member]
+    _members: Mapping[str, _ZipMember]
     _storages: dict[tuple[str, int], Tensor] = field(default_factory=dict)
 
     def tensors(self, places: Mapping[str, TensorPlace]) -> dict[str, Tensor]:
@@ -151,14 +151,14 @@ def open_torch_zip(window: Window, *, leave_out: bool = False) -> TorchZip:
     return TorchZip(content, left_out, window, members)
 
 
-def _members(window: Window) -> dict[str, _Member]:
+def _members(window: Window) -> dict[str, _ZipMember]:
     """Name behind the archive's own folder -> place."""
     try:
         with zipfile.ZipFile(window) as archive:
             listed = archive.infolist()
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError, RecursionError) as error:
         raise DataError(f"this is not a complete zip: {error}") from error
-    found: dict[str, _Member] = {}
+    found: dict[str, _ZipMember] = {}
     for info in listed:
         name = info.filename.partition("/")[2]
         if name in found:
@@ -173,7 +173,7 @@ def _members(window: Window) -> dict[str, _Member]:
         if header[:4] != b"PK\x03\x04":
             raise DataError(f"the zip says that {info.filename[:200]!r} begins where no member does")
         names, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
-        found[name] = _Member(info.header_offset + _LOCAL_HEADER + names + extra, info.file_size, info.CRC)
+        found[name] = _ZipMember(info.header_offset + _LOCAL_HEADER + names + extra, info.file_size, info.CRC)
     # No two share bytes, and none goes beyond the end: so together they are no larger than the file.
     end = 0
     for name, member in sorted(found.items(), key=lambda item: item[1].start):

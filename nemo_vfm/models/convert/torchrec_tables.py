@@ -43,16 +43,16 @@ def load_torchrec(
     state = tables.state()
     for name in tables.tables:
         endings = [f"{collection}.{name}.weight" for collection in ("embedding_bags", "embeddings")]
-        state[f"{name}.weight"] = _found(weights, endings)
+        state[f"{name}.weight"] = _find_tensor(weights, endings)
     if optimizer is not None:
         _require_adagrad(tables)
         for key in [key for key in state if key.endswith(".sum")]:
-            sums = _found(optimizer, [f"{key.removesuffix('.sum')}.momentum1"])
+            sums = _find_tensor(optimizer, [f"{key.removesuffix('.sum')}.momentum1"])
             state[key] = sums.view(state[key].shape) if sums.numel() == state[key].numel() else sums
     tables.load(state)
 
 
-def _found(given: Mapping[str, Tensor], endings: list[str]) -> Tensor:
+def _find_tensor(given: Mapping[str, Tensor], endings: list[str]) -> Tensor:
     keys = [key for key in given if any(f".{key}".endswith(f".{ending}") for ending in endings)]
     if len(keys) != 1:
         what = f"is in it {len(keys)} times: {', '.join(keys)}" if keys else "is not in it"

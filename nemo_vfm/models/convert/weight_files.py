@@ -30,7 +30,7 @@ from nemo_vfm.parallel.checkpoint.tensor_file import MappedFile
 TRANSFORMERS, DIFFUSERS = "model", "diffusion_pytorch_model"
 
 
-def opened(folder: Path, stack: ExitStack, stem: str = TRANSFORMERS) -> dict[str, StoredTensor]:
+def open_weights(folder: Path, stack: ExitStack, stem: str = TRANSFORMERS) -> dict[str, StoredTensor]:
     """The weights by name; `stack` closes their files."""
     only, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
     if (folder / "adapter_config.json").exists():

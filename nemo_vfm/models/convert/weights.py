@@ -18,7 +18,7 @@ def weights(content: object, key: str | None = None) -> dict[str, TensorPlace]:
     chosen = content if key is not None else _usual(content)
     for word in () if key is None else key.split("."):
         if not isinstance(chosen, Mapping) or word not in chosen:
-            raise UserError(f"the file has no {key!r}; it has {_listed(chosen)}")
+            raise UserError(f"the file has no {key!r}; it has {_list_names(chosen)}")
         chosen = chosen[word]
     # Programs put versions and step counters among the weights.
     counts = (int, float, bool, str, type(None))
@@ -59,11 +59,11 @@ def _usual(content: object) -> object:
     named = [name for name in _USUAL if isinstance(content.get(name), Mapping)]
     if len(named) != 1:
         raise UserError(f"the weights may be in several places of the file or in none; say which with --key: "
-                        f"it has {_listed(content)}")  # fmt: skip
+                        f"it has {_list_names(content)}")  # fmt: skip
     return content[named[0]]
 
 
-def _listed(content: object) -> str:
+def _list_names(content: object) -> str:
     names = [str(name)[:60] for name in content] if isinstance(content, Mapping) else [type(content).__name__]
     return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
 

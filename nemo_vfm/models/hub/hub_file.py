@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.sanitize import printable
-from nemo_vfm.core.storage.files import opened
+from nemo_vfm.core.storage.files import open_regular
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.hub.hub_client import HubClient
 from nemo_vfm.models.hub.hub_names import HubAddress, is_commit, require_names
@@ -41,7 +41,7 @@ class HubFile:
 
     def verified(self, where: Path) -> "HubFile":
         """The same with its sha256, if a local file is it; DataError where the size or a hash differs."""
-        with opened(where) as file:
+        with open_regular(where) as file:
             size = os.fstat(file.fileno()).st_size
             sha256, sha1 = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
             while block := file.read(_BLOCK):

@@ -239,13 +239,13 @@ def file_selection(files: Sequence[HubFile], only: Sequence[str]) -> tuple[list[
         unmatched = [pattern for pattern in only if not any(fnmatchcase(file.path, pattern) for file in files)]
         if unmatched:
             raise UserError(
-                f"--only {printable(repr(unmatched[0]), 200)} matches no file of the model, which has {_shown(files)}"
+                f"--only {printable(repr(unmatched[0]), 200)} matches no file of the model, which has {_names(files)}"
             )
         return [file for file in files if any(fnmatchcase(file.path, one) for one in only)], []
     left = [file for file in files if file.path.lower().endswith(LEFT_OUT)]
     chosen = [file for file in files if not file.path.lower().endswith(LEFT_OUT)]
     if left and not any(file.path.lower().endswith((".safetensors", ".gguf", ".onnx")) for file in chosen):
-        raise UserError(f"the model has no safetensors weights, only {_shown(left)}. Loading these elsewhere may run "
+        raise UserError(f"the model has no safetensors weights, only {_names(left)}. Loading these elsewhere may run "
                         "code. Download them with --only 'PATTERN' and read them with `nemo-vfm convert`, which "
                         "runs none")  # fmt: skip
     if not chosen:
@@ -270,7 +270,7 @@ def _total(files: Sequence[HubFile]) -> str:
     return size_text(sum(file.size for file in files))
 
 
-def _shown(files: Sequence[HubFile]) -> str:
+def _names(files: Sequence[HubFile]) -> str:
     names = [printable(file.path, 100) for file in files]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{', '.join(names[:_SHOWN])}{more}"

@@ -23,7 +23,7 @@ from nemo_vfm.models.recommenders.feature_input import (
     require_stages,
 )
 from nemo_vfm.models.recommenders.ranker import Ranker
-from nemo_vfm.models.recommenders.ranker_layers import Perceptron, first_weight, logits_of
+from nemo_vfm.models.recommenders.ranker_layers import RankerMLP, first_weight, logits_of
 from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.sparse.feature_batch import FeatureBatch
@@ -67,9 +67,9 @@ class DCNv2(Ranker):
         specs = chosen_tables(rows, width, dtype, tables)
         num_vectors = (dense > 0) + len(features_of(specs.values()))
         self.tables = FusedTables(specs, table_optimizer, seed=torch.initial_seed())
-        self.bottom = Perceptron(dense_size(dense, missing), bottom) if dense else None
+        self.bottom = RankerMLP(dense_size(dense, missing), bottom) if dense else None
         self.cross = CrossLayers(width * num_vectors, cross_layers, cross_rank)
-        self.top = Perceptron(self.cross.size, top, num_labels)
+        self.top = RankerMLP(self.cross.size, top, num_labels)
         draw_weights(self, first_weight, torch.initial_seed())
 
     def forward(self, batch: FeatureBatch) -> Tensor:

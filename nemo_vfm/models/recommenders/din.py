@@ -28,7 +28,7 @@ from nemo_vfm.models.recommenders.feature_input import (
     sum_rows,
 )
 from nemo_vfm.models.recommenders.ranker import Ranker
-from nemo_vfm.models.recommenders.ranker_layers import Perceptron, first_weight, logits_of
+from nemo_vfm.models.recommenders.ranker_layers import RankerMLP, first_weight, logits_of
 from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.sparse.feature_batch import FeatureBatch
@@ -81,7 +81,7 @@ class DIN(Ranker):
         self.tables = FusedTables(specs, table_optimizer, seed=torch.initial_seed())
         self.attention = LocalActivation(len(history) * width, activation, rectifier)
         vectors = len(other_features(specs, history)) + 2 * len(history)
-        self.top = Perceptron(dense_size(dense, missing) + vectors * width, top, num_labels)
+        self.top = RankerMLP(dense_size(dense, missing) + vectors * width, top, num_labels)
         require_shareable(self.attention, self.input.deduplicated, allow)
         draw_weights(self, first_weight, torch.initial_seed())
 
@@ -96,7 +96,7 @@ class DIN(Ranker):
         return logits_of(self.top(torch.cat([*read.rest, candidate, interest], dim=1)))
 
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
-        activation = Op("linear", self.attention.flops(self.input.attended(inputs)[1]), "local activation")
+        activation = Op("linear", self.attention.flops(self.input.attention_sizes(inputs)[1]), "local activation")
         return [*self.input.ops(self.tables, inputs, self.top), activation]
 
 

@@ -21,7 +21,7 @@ from nemo_vfm.models.recommenders.feature_input import (
     require_stages,
 )
 from nemo_vfm.models.recommenders.ranker import Ranker
-from nemo_vfm.models.recommenders.ranker_layers import Perceptron, first_weight, logits_of
+from nemo_vfm.models.recommenders.ranker_layers import RankerMLP, first_weight, logits_of
 from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
@@ -64,9 +64,9 @@ class DLRM(Ranker):
         specs = chosen_tables(rows, width, dtype, tables)
         num_vectors = (dense > 0) + len(features_of(specs.values()))
         self.tables = FusedTables(specs, table_optimizer, seed=torch.initial_seed())
-        self.bottom = Perceptron(dense_size(dense, missing), bottom) if dense else None
+        self.bottom = RankerMLP(dense_size(dense, missing), bottom) if dense else None
         self.num_pairs = num_vectors * (num_vectors + (1 if self_interaction else -1)) // 2
-        self.top = Perceptron((width if dense else 0) + self.num_pairs, top, num_labels)
+        self.top = RankerMLP((width if dense else 0) + self.num_pairs, top, num_labels)
         draw_weights(self, first_weight, torch.initial_seed())
 
     def forward(self, batch: FeatureBatch) -> Tensor:

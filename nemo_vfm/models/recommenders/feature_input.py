@@ -22,7 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.model_traits import Op
-from nemo_vfm.models.recommenders.ranker_layers import DropoutPlaces, Perceptron, SampleDropout
+from nemo_vfm.models.recommenders.ranker_layers import DropoutPlaces, RankerMLP, SampleDropout
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
@@ -215,7 +215,7 @@ class FeatureInput:
             ),
         )  # fmt: skip
 
-    def ops(self, tables: FusedTables, inputs: Mapping[str, tuple[int, ...]], *perceptrons: Perceptron) -> list[Op]:
+    def ops(self, tables: FusedTables, inputs: Mapping[str, tuple[int, ...]], *perceptrons: RankerMLP) -> list[Op]:
         """The lookups, and the arithmetic of perceptrons that run once a sample.
 
         One lookup a table, in bytes of rows read; each id counts, also one that comes again. If groups are not looked
@@ -230,7 +230,7 @@ class FeatureInput:
         flops = sum(one.flops(samples) for one in perceptrons)
         return [*found, Op("linear", flops, "perceptrons" if len(perceptrons) > 1 else "perceptron")]
 
-    def attended(self, inputs: Mapping[str, tuple[int, ...]]) -> tuple[float, float]:
+    def attention_sizes(self, inputs: Mapping[str, tuple[int, ...]]) -> tuple[float, float]:
         """(rows, items) of the histories that attention runs over, see `ops`."""
         feature, on_unique_rows = next(iter(self.history)), "attend" in self.deduplicated.values()
         samples = inputs["dense_BF"][0]

@@ -81,7 +81,7 @@ class HistoryEncoder(nn.Module):
             raise ValueError(f"width {width} is not divisible by {heads} heads; change either")
         self.width, self.hidden, self.longest = width, hidden, longest
         self.age = nn.Parameter(torch.empty(longest, width))
-        self.blocks = nn.ModuleList(_Block(width, heads, hidden, dropout, layer) for layer in range(depth))
+        self.blocks = nn.ModuleList(_HistoryBlock(width, heads, hidden, dropout, layer) for layer in range(depth))
         self.norm = nn.LayerNorm(width)
 
     def forward(self, history: Jagged, places: DropoutPlaces) -> Tensor:
@@ -110,7 +110,7 @@ class HistoryEncoder(nn.Module):
         ]
 
 
-class _Block(nn.Module):
+class _HistoryBlock(nn.Module):
     def __init__(self, width: int, heads: int, hidden: int, dropout: float, layer: int) -> None:
         super().__init__()
         self.heads = heads

@@ -21,7 +21,7 @@ from nemo_vfm.models.recommenders.feature_input import (
     require_shareable,
     require_stages,
 )
-from nemo_vfm.models.recommenders.ranker_layers import Perceptron, first_weight, logits_of
+from nemo_vfm.models.recommenders.ranker_layers import RankerMLP, first_weight, logits_of
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
@@ -74,7 +74,7 @@ class HistoryRanker(Ranker):
         self.input = reads
         self.tables = FusedTables(specs, table_optimizer, seed=torch.initial_seed())
         self.encoder = encoder
-        self.top = Perceptron(dense_size(reads.dense, reads.missing) + vectors * encoder.width, top, num_labels)
+        self.top = RankerMLP(dense_size(reads.dense, reads.missing) + vectors * encoder.width, top, num_labels)
         require_shareable(encoder, reads.deduplicated, reads.allow)
         draw_weights(self, first_weight, torch.initial_seed())
 
@@ -89,4 +89,4 @@ class HistoryRanker(Ranker):
 
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
         """The arithmetic of one forward pass; histories are counted as if all were of the mean length."""
-        return [*self.input.ops(self.tables, inputs, self.top), *self.encoder.ops(*self.input.attended(inputs))]
+        return [*self.input.ops(self.tables, inputs, self.top), *self.encoder.ops(*self.input.attention_sizes(inputs))]

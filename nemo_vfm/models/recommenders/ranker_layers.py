@@ -20,7 +20,7 @@ from nemo_vfm.sparse.jagged import Jagged, slice_positions
 from nemo_vfm.sparse.tables.counter_hash import name_salt, row_keys, uniform
 
 
-class Perceptron(nn.Module):
+class RankerMLP(nn.Module):
     """Layers of these widths, each with a ReLU; one more without it, if `outputs` is its width."""
 
     def __init__(self, inputs: int, widths: Sequence[int], outputs: int | None = None) -> None:

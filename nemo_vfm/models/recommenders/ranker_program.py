@@ -42,13 +42,15 @@ def write_ranker(model: nn.Module, folder: Path, rows: RowFormat) -> int:
     samples = torch.export.Dim("samples", min=1)
     dynamic = ({0: samples}, {name: {0: torch.export.Dim.DYNAMIC} for name in names},
                {name: {0: samples} for name in names})  # fmt: skip
-    program = torch.export.export(_Program(model.float().eval(), rows), example, dynamic_shapes=dynamic, strict=False)
+    program = torch.export.export(
+        _RankerProgram(model.float().eval(), rows), example, dynamic_shapes=dynamic, strict=False
+    )
     program.example_inputs = None  # torch would write them as a pickle; all else is numbers and JSON
     torch.export.save(program, folder / PROGRAM)
     return (folder / PROGRAM).stat().st_size
 
 
-class _Program(nn.Module):
+class _RankerProgram(nn.Module):
     def __init__(self, model: nn.Module, rows: RowFormat) -> None:
         super().__init__()
         assert isinstance(model.tables, FusedTables)

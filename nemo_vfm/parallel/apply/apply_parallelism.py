@@ -20,7 +20,7 @@ from nemo_vfm.parallel.layers.linear import mark_constants
 from nemo_vfm.parallel.plan.adapter_split import ADAPTERS, ShardableAdapter, TensorSplit, set_apart
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
+from nemo_vfm.parallel.plan.sharding_spec import Divisible, ShardingSpec, match_modules
 
 if TYPE_CHECKING:  # they take a second to import, and what only asks whether a plan will do needs none of them
     from torch.distributed.device_mesh import DeviceMesh
@@ -34,7 +34,7 @@ _INDUCTOR = {"triton.mix_order_reduction": False}
 
 
 @runtime_checkable
-class Drawn(Protocol):
+class SeededWeights(Protocol):
     """A model whose first weights are a function of (seed, name): it can be born without memory, on any layout."""
 
     def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
@@ -42,7 +42,7 @@ class Drawn(Protocol):
         ...
 
 
-def declared(model: nn.Module) -> Declared:
+def read_sharding_spec(model: nn.Module) -> ShardingSpec:
     """What the model says of itself. UserError if it says nothing."""
     if isinstance(model, Divisible):
         return model.plan()
@@ -59,7 +59,7 @@ def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
                         f"({plan}); leave every degree of parallel at 1.")  # fmt: skip
     if plan.tensor == plan.context == plan.pipeline == 1:
         return
-    how = declared(model)
+    how = read_sharding_spec(model)
     names = dict(model.named_modules())
     if plan.context > 1 and how.window is not None:
         raise UserError(f"context parallelism does not split windowed attention, and some blocks see {how.window} "
@@ -76,11 +76,11 @@ def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
                         f"(parallel.tensor = {plan.tensor}, attention = {plan.attention}); {fits}.")  # fmt: skip
     sides = ((how.column, "out_features"), (how.row, "in_features"), (how.vocabulary, "num_embeddings"))
     for patterns, side in sides if plan.tensor > 1 else ():
-        for name in matching(patterns, names):
+        for name in match_modules(patterns, names):
             if getattr(names[name], side) % plan.tensor:
                 size = getattr(names[name], side)
                 raise UserError(f"{name} has {size} {side}, which parallel.tensor = {plan.tensor} does not divide.")
-    for name in matching(how.column, names) if plan.tensor > 1 else ():
+    for name in match_modules(how.column, names) if plan.tensor > 1 else ():
         if isinstance(adapters := getattr(names[name], ADAPTERS, None), ShardableAdapter):
             adapters.require_divisible(plan.tensor)
     if plan.pipeline > 1:
@@ -98,25 +98,27 @@ def split_linears(model: nn.Module, mesh: Mesh) -> None:
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    how, names, sequence = declared(model), dict(model.named_modules()), mesh.plan.sequence
-    whole = set(matching(how.whole_input, names))
+    how, names, sequence = read_sharding_spec(model), dict(model.named_modules()), mesh.plan.sequence
+    whole = set(match_modules(how.whole_input, names))
     between = Shard(1) if sequence else Replicate()
     styles: dict[str, ParallelStyle] = {
         name: ColwiseParallel(input_layouts=Replicate() if name in whole else between)
-        for name in matching(how.column, names)
+        for name in match_modules(how.column, names)
     }
-    styles |= {name: RowwiseParallel(output_layouts=between) for name in matching(how.row, names)}
+    styles |= {name: RowwiseParallel(output_layouts=between) for name in match_modules(how.row, names)}
     with _shared_kept(model), set_apart(model) as beside:
         parallelize_module(model, mesh.devices["tensor"], styles)
         for name, one in beside.items():
             _split_beside(name, one, how, names, mesh)
         devices = mesh.devices["tensor"]
-        for name in matching(how.across_heads, names):  # keep the weights of this rank's heads, and sum over the ranks
+        for name in match_modules(
+            how.across_heads, names
+        ):  # keep the weights of this rank's heads, and sum over the ranks
             norm: Any = names[name]
             weight = distribute_tensor(norm.weight, devices, [Shard(0)], src_data_rank=None)
             norm.weight = nn.Parameter(weight, requires_grad=norm.weight.requires_grad)
-            norm.total = partial(_summed, devices)
-        for name in matching(how.vocabulary, names):
+            norm.total = partial(_sum_over_ranks, devices)
+        for name in match_modules(how.vocabulary, names):
             embedding: Any = names[name]
             if embedding.weight is not None:  # that of another pipeline stage is hollow
                 # DTensor's own lookup gives a whole gradient for a split weight (torch 2.13).
@@ -125,15 +127,15 @@ def split_linears(model: nn.Module, mesh: Mesh) -> None:
                 embedding.forward = partial(_looked_up, embedding, devices, between)
 
 
-def _split_beside(name: str, beside: nn.Module, how: Declared, names: dict[str, nn.Module], mesh: Mesh) -> None:
+def _split_beside(name: str, beside: nn.Module, how: ShardingSpec, names: dict[str, nn.Module], mesh: Mesh) -> None:
     """Split the module beside a linear, such as an adapter, as the linear is split."""
-    column, row = (name in matching(patterns, names) for patterns in (how.column, how.row))
+    column, row = (name in match_modules(patterns, names) for patterns in (how.column, how.row))
     if not (column or row):
         return
     if not isinstance(beside, ShardableAdapter):
         raise UserError(f"{name} is split over tensor ranks, but its {type(beside).__name__} cannot be; set "
                         f"parallel.tensor to 1")  # fmt: skip
-    whole_input = name in matching(how.whole_input, names)
+    whole_input = name in match_modules(how.whole_input, names)
     beside.split(
         TensorSplit("column" if column else "row", mesh.devices["tensor"], mesh.plan.sequence and not whole_input)
     )
@@ -141,7 +143,7 @@ def _split_beside(name: str, beside: nn.Module, how: Declared, names: dict[str, 
     module.whole_gradient = whole_input
 
 
-def _summed(mesh: "DeviceMesh", part: Tensor) -> Tensor:
+def _sum_over_ranks(mesh: "DeviceMesh", part: Tensor) -> Tensor:
     """Sums over ranks; its gradient is summed too, because each rank's heads use the result."""
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
@@ -183,7 +185,7 @@ def recompute(model: nn.Module) -> None:
     if not isinstance(model, Divisible):
         raise UserError(no_blocks(model))
     names = dict(model.named_modules())
-    for name in matching(model.plan().recompute, names):
+    for name in match_modules(model.plan().recompute, names):
         module: Any = names[name]
         module.forward = partial(checkpoint, module.forward, use_reentrant=False)
 
@@ -241,7 +243,7 @@ def fill(model: nn.Module, seed: int, device: torch.device) -> None:
 
 def draw(model: nn.Module, seed: int) -> None:
     """Give every parameter this rank's part of its first value."""
-    assert isinstance(model, Drawn)
+    assert isinstance(model, SeededWeights)
     parts = model.state_dict()  # Megatron-Core's layers show their parts as such only there
     for name, _ in model.named_parameters():
         copy_own(parts[name], model.initial_weight(name, parts[name].shape, seed))

@@ -5,7 +5,7 @@ from torch import nn
 
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
-from nemo_vfm.parallel.apply.apply_parallelism import Drawn
+from nemo_vfm.parallel.apply.apply_parallelism import SeededWeights
 
 
 def build_model(factory: Factory[[], nn.Module], seed: int) -> nn.Module:
@@ -25,6 +25,10 @@ def build_unfilled(factory: Factory[[], nn.Module], seed: int) -> tuple[nn.Modul
     """
     with torch.device("meta"):
         model = build_model(factory, seed)
-    if isinstance(model, Drawn) and not list(model.buffers()) and all(one.is_meta for one in model.parameters()):
+    if (
+        isinstance(model, SeededWeights)
+        and not list(model.buffers())
+        and all(one.is_meta for one in model.parameters())
+    ):
         return model, True
     return build_model(factory, seed), False

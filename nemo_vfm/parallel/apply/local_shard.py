@@ -28,7 +28,7 @@ def local(tensor: Tensor) -> Tensor:
     return tensor if (found := spread(tensor)) is None else found.to_local()
 
 
-def stored(tensor: Tensor) -> Tensor:
+def local_storage(tensor: Tensor) -> Tensor:
     """What of a tensor lies on this rank, without its history; the same storage."""
     # to_local() would belong to its history, and waits for it.
     return tensor.detach() if (found := spread(tensor)) is None else found._local_tensor.detach()

@@ -18,7 +18,7 @@ from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.types.sample_batches import LAID
 from nemo_vfm.core.types.task import ModelInputs
-from nemo_vfm.parallel.apply.pipeline_stage import Stage, put_off, taken
+from nemo_vfm.parallel.apply.pipeline_stage import PipelineStage, put_off, take_deferred
 from nemo_vfm.parallel.plan.mesh import Mesh
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -29,7 +29,7 @@ Losses = Callable[[Tensor, ModelInputs], Tensor]
 Around = Callable[[], AbstractContextManager[object]]
 
 
-class Pipeline:
+class RankPipeline:
     """The stages of one rank among those of its peers.
 
     Args:
@@ -38,7 +38,7 @@ class Pipeline:
         mesh: this rank among the others.
     """
 
-    def __init__(self, model: nn.Module, stages: Sequence[Stage], mesh: Mesh) -> None:
+    def __init__(self, model: nn.Module, stages: Sequence[PipelineStage], mesh: Mesh) -> None:
         assert mesh.pipeline is not None
         self.model, self.mesh, self.group = model, mesh, mesh.pipeline
         self.stages = {stage.index: stage for stage in stages}
@@ -58,9 +58,9 @@ class Pipeline:
         for index in range(plan.stages):
             owner, before = index % plan.pipeline, (index - 1) % plan.pipeline
             if owner == me:
-                x = self._alone(index, inputs, self._received(before) if index else None)
+                x = self._alone(index, inputs, self._receive(before) if index else None)
                 if not self.stages[index].is_last:
-                    self._between[_named(inputs)], self._dtype = x.shape, x.dtype
+                    self._between[_shapes_by_name(inputs)], self._dtype = x.shape, x.dtype
                     to = (index + 1) % plan.pipeline
                     dist.send(_header(x), group=self.group, group_dst=to)
                     dist.send(x.contiguous(), group=self.group, group_dst=to)
@@ -74,7 +74,7 @@ class Pipeline:
 
     def _alone(self, index: int, inputs: dict[str, Tensor], x: Tensor | None) -> Tensor:
         if x is not None:
-            self._between[_named(inputs)], self._dtype = x.shape, x.dtype
+            self._between[_shapes_by_name(inputs)], self._dtype = x.shape, x.dtype
         from torch.distributed.fsdp import FSDPModule
 
         stage = self.stages[index]
@@ -90,7 +90,7 @@ class Pipeline:
             stage.inputs, stage.microbatch, stage.under = inputs, 0, under
             stage.part.training = self.model.training
 
-    def _received(self, source: int) -> Tensor:
+    def _receive(self, source: int) -> Tensor:
         header = _header(None)
         dist.recv(header, group=self.group, group_src=source)
         x = _as_told(header)
@@ -105,7 +105,7 @@ class Pipeline:
             0 on the others.
         """
         for one in prepared:
-            if _named(one.tensors()) != _named(prepared[0].tensors()):
+            if _shapes_by_name(one.tensors()) != _shapes_by_name(prepared[0].tensors()):
                 raise UserError(
                     f"A pipeline needs microbatches of one shape, but these differ: {prepared[0].shapes()} and "
                     f"{one.shapes()}. Use batches that parallel.microbatches divides evenly, or no pipeline."
@@ -113,7 +113,7 @@ class Pipeline:
         # What goes between stages for inputs of this shape is found by a forward that all ranks take together: data
         # ranks may have different shapes (packed samples), and those that share weights must agree on each forward.
         first = prepared[0]
-        missing = torch.tensor(float(_named(first.tensors()) not in self._between), device=device())
+        missing = torch.tensor(float(_shapes_by_name(first.tensors()) not in self._between), device=device())
         dist.all_reduce(missing)
         if missing:
             with under():
@@ -121,7 +121,7 @@ class Pipeline:
         self._ready([one.tensors() for one in prepared], under)
         self._prepared, self._losses = prepared, losses
         try:
-            found = self._run(len(prepared), self._between[_named(prepared[0].tensors())])
+            found = self._run(len(prepared), self._between[_shapes_by_name(prepared[0].tensors())])
         finally:
             self._ready(())
         return sum(float(loss.detach()) for loss in found) * self.mesh.plan.pipeline
@@ -164,7 +164,7 @@ def require_same(stage: int, output: Tensor, between: Tensor) -> None:
         )
 
 
-def _schedule(pipeline: Pipeline, count: int, between: Tensor) -> Any:
+def _schedule(pipeline: RankPipeline, count: int, between: Tensor) -> Any:
     from torch.distributed import pipelining
 
     plan = pipeline.mesh.plan
@@ -173,7 +173,7 @@ def _schedule(pipeline: Pipeline, count: int, between: Tensor) -> Any:
         """Tells its module which microbatch comes."""
 
         def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
-            assert isinstance(self.submod, Stage)
+            assert isinstance(self.submod, PipelineStage)
             self.submod.microbatch = fwd_chunk_id
             output = super().forward_one_chunk(fwd_chunk_id, *arguments, **options)
             if not self.is_last:
@@ -183,7 +183,8 @@ def _schedule(pipeline: Pipeline, count: int, between: Tensor) -> Any:
     flowing = between.requires_grad_()
     stages = [
         Numbered(stage, index, plan.stages, device(), group=pipeline.group, input_args=(flowing,) if index else (),
-                 output_args=(flowing,), dw_builder=None if stage.later is None else partial(taken, stage.later))
+                 output_args=(flowing,), dw_builder=None if stage.later is None else partial(take_deferred,
+        stage.later))
         for index, stage in pipeline.stages.items()
     ]  # fmt: skip
     options: dict[str, Any] = {"loss_fn": pipeline.loss, "scale_grads": False}
@@ -194,7 +195,7 @@ def _schedule(pipeline: Pipeline, count: int, between: Tensor) -> Any:
     return kind(list(stages), count, **options)
 
 
-def _named(inputs: "dict[str, Tensor]") -> Inputs:
+def _shapes_by_name(inputs: "dict[str, Tensor]") -> Inputs:
     return tuple(sorted((name, tuple(tensor.shape)) for name, tensor in inputs.items() if name not in LAID))
 
 

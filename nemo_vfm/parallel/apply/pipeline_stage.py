@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.plan.plan import Coordinate, ParallelPlan, shares
-from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
+from nemo_vfm.parallel.plan.sharding_spec import Divisible, ShardingSpec, match_modules
 
 Work = Callable[[], None]
 
@@ -51,7 +51,7 @@ class Cuttable(Divisible, Protocol):
         ...
 
 
-class Stage(nn.Module):
+class PipelineStage(nn.Module):
     """The part of a model between two borders of the pipeline; it is told its inputs beforehand, a set a microbatch."""
 
     def __init__(self, part: nn.Module, index: int, num_stages: int) -> None:
@@ -62,7 +62,7 @@ class Stage(nn.Module):
         self.microbatch = 0
         self.later: list[Work] | None = None  # where backward leaves the weights' gradients to another pass
         self.under: Callable[[], AbstractContextManager[object]] = nullcontext
-        self._embed_inputs, self._output_inputs = _named(part.embed), _named(part.output)[1:]
+        self._embed_inputs, self._output_inputs = _parameter_names(part.embed), _parameter_names(part.output)[1:]
 
     def blocks(self) -> list[nn.Module]:
         """Its blocks, in their order."""
@@ -82,13 +82,13 @@ class Stage(nn.Module):
             return self.part.output(x, **{n: inputs[n] for n in self._output_inputs if n in inputs}, context=context)
 
 
-def _named(part: Callable[..., Tensor]) -> tuple[str, ...]:
+def _parameter_names(part: Callable[..., Tensor]) -> tuple[str, ...]:
     return tuple(name for name in inspect.signature(part).parameters if name != "context")
 
 
 def cut(model: nn.Module, plan: ParallelPlan, at: Coordinate) -> list[range]:
     """Take out of the model what other ranks of the pipeline hold; returns which blocks each stage has."""
-    how = _declared(model)
+    how = _read_stage_spec(model)
     parts = shares(len(list(model.get_submodule(how.blocks).children())), plan.stages)
     for path, other in _instead(model, how, parts, range(at.pipeline, plan.stages, plan.pipeline)).items():
         above, _, name = path.rpartition(".")
@@ -96,30 +96,30 @@ def cut(model: nn.Module, plan: ParallelPlan, at: Coordinate) -> list[range]:
     return parts
 
 
-def stages_of(model: nn.Module, parts: Sequence[range], plan: ParallelPlan, at: Coordinate) -> list[Stage]:
+def stages_of(model: nn.Module, parts: Sequence[range], plan: ParallelPlan, at: Coordinate) -> list[PipelineStage]:
     """The stages of this rank, which share the modules of a model that `cut` has reduced, with these parts."""
-    how = _declared(model)
+    how = _read_stage_spec(model)
     return [
-        Stage(_twin(model, _instead(model, how, parts, [index])), index, plan.stages)
+        PipelineStage(_twin(model, _instead(model, how, parts, [index])), index, plan.stages)
         for index in range(at.pipeline, plan.stages, plan.pipeline)
     ]
 
 
-def repeated(model: nn.Module) -> set[nn.Parameter]:
+def params_of_every_stage(model: nn.Module) -> set[nn.Parameter]:
     """The parameters that every stage has."""
     assert isinstance(model, Divisible)
     modules = dict(model.named_modules())
-    return {p for name in matching(model.plan().every, modules) for p in modules[name].parameters()}
+    return {p for name in match_modules(model.plan().every, modules) for p in modules[name].parameters()}
 
 
-def _declared(model: nn.Module) -> Declared:
+def _read_stage_spec(model: nn.Module) -> ShardingSpec:
     name = type(model).__name__
     if not isinstance(model, Cuttable):
         missing = [part for part in ("plan", "context", "embed", "run_blocks", "output") if not hasattr(model, part)]
         raise UserError(f"{name} cannot be cut into pipeline stages (it has no {', '.join(missing)}); remove "
                         f"parallel.pipeline from the recipe.")  # fmt: skip
     how = model.plan()
-    placed = [*matching((*how.first, *how.last, *how.every), dict(model.named_modules())), how.blocks]
+    placed = [*match_modules((*how.first, *how.last, *how.every), dict(model.named_modules())), how.blocks]
     loose = [one for one, _ in model.named_parameters() if not any(one.startswith(f"{where}.") for where in placed)]
     if loose:
         raise UserError(f"{name} does not define which pipeline stage needs {', '.join(loose[:4])}: its plan() must "
@@ -128,7 +128,7 @@ def _declared(model: nn.Module) -> Declared:
 
 
 def _instead(
-    model: nn.Module, how: Declared, parts: Sequence[range], stages: Collection[int]
+    model: nn.Module, how: ShardingSpec, parts: Sequence[range], stages: Collection[int]
 ) -> dict[str, nn.Module]:  # fmt: skip
     """What stands in the place of modules where only these stages are."""
     modules = dict(model.named_modules())
@@ -138,7 +138,7 @@ def _instead(
             kept._modules[name] = block  # under its number in the whole model
     gone = () if 0 in stages else how.first
     gone += () if len(parts) - 1 in stages else how.last
-    return {how.blocks: kept, **{name: _hollow(modules[name]) for name in matching(gone, modules)}}
+    return {how.blocks: kept, **{name: _hollow(modules[name]) for name in match_modules(gone, modules)}}
 
 
 def _hollow(module: nn.Module) -> nn.Module:
@@ -159,7 +159,7 @@ def _twin(module: nn.Module, instead: Mapping[str, nn.Module]) -> nn.Module:
     return twin
 
 
-def taken(later: list[Work]) -> Work:
+def take_deferred(later: list[Work]) -> Work:
     """All that was put off as one, for whoever does it; what comes from now on is not part of it."""
     work = later.copy()
     later.clear()

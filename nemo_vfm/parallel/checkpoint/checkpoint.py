@@ -18,8 +18,8 @@ from nemo_vfm.core.storage.files import read_json, sha256_file
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint_index, checkpoint_one_file, tensor_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
-from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing as existing
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import latest as latest
+from nemo_vfm.parallel.checkpoint.checkpoint_folder import list_checkpoints
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import records as records
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import verify as verify
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, together
@@ -65,16 +65,16 @@ def save(
 
 def load(path: Path, ranks: Gather = ALONE) -> Checkpoint:
     """A whole checkpoint, its tensors not read yet; every rank must call it. CorruptCheckpoint if it is damaged."""
-    return _opened(path, verify(path, ranks))
+    return _open(path, verify(path, ranks))
 
 
 def newest(folder: Path, ranks: Gather = ALONE) -> Checkpoint | None:
     """What `latest` finds, opened: every byte is hashed once. Every rank must call it."""
     path = latest(folder, ranks)
-    return None if path is None else _opened(path, manifests.read(path))
+    return None if path is None else _open(path, manifests.read(path))
 
 
-def _opened(path: Path, manifest: manifests.Manifest) -> Checkpoint:
+def _open(path: Path, manifest: manifests.CheckpointManifest) -> Checkpoint:
     index = checkpoint_index.read(path, manifest["files"])
     groups = {group: SavedTensors(path, entries) for group, entries in index.items()}
     sha256 = {group: checkpoint_index.fingerprint(manifest["files"], group) for group in groups}
@@ -102,7 +102,7 @@ def found(path: Path, ranks: Gather = ALONE) -> Checkpoint:
         UserError: see `find`; or not every rank sees the same there.
         CorruptCheckpoint: it does not match its manifest.
     """
-    seen = together(ranks, lambda: _seen(path))
+    seen = together(ranks, lambda: _file_stamps(path))
     if any(other != seen[0] for other in seen):
         raise UserError(f"Ranks see different files in {path}; it must be on a disk that all ranks share.")
     kind, places = seen[0]
@@ -123,7 +123,7 @@ def found(path: Path, ranks: Gather = ALONE) -> Checkpoint:
     return chosen
 
 
-def _seen(path: Path) -> Json:
+def _file_stamps(path: Path) -> Json:
     if _is_one(path):
         return ["checkpoint", []]
     if path.suffix == checkpoint_index.SUFFIX and path.is_file():
@@ -154,7 +154,7 @@ def _is_one(path: Path) -> bool:
 
 def _places(path: Path) -> list[Path]:
     below = sorted(path.glob("*/checkpoints"))
-    if not existing(path) and not (path / "checkpoints").is_dir() and len(below) > 1:
+    if not list_checkpoints(path) and not (path / "checkpoints").is_dir() and len(below) > 1:
         steps = ", ".join(str(folder.parent) for folder in below)
         raise UserError(f"Several folders below {path} hold checkpoints; name one of {steps}.")
     return [path, path / "checkpoints", *below]
@@ -163,7 +163,7 @@ def _places(path: Path) -> list[Path]:
 def adapters_alone(path: Path) -> str:
     """Why a run or checkpoint cannot begin a model, by its manifest alone; empty where it can, or nothing is known."""
     try:
-        steps = [path] if _is_one(path) else [one for place in _places(path) for one in existing(place)[-1:]]
+        steps = [path] if _is_one(path) else [one for place in _places(path) for one in list_checkpoints(place)[-1:]]
         state = manifests.read(steps[0])["state"] if steps else None
     except (UserError, CorruptCheckpoint):
         return ""

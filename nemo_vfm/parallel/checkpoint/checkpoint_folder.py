@@ -8,42 +8,44 @@ from pathlib import Path
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.storage import checkpoint_names
-from nemo_vfm.core.storage.checkpoint_names import Record
+from nemo_vfm.core.storage.checkpoint_names import CheckpointRecord
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint.checkpoint_index import SUFFIX
-from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Manifest
+from nemo_vfm.parallel.checkpoint.checkpoint_manifest import CheckpointManifest
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, exchange, together
 from nemo_vfm.parallel.checkpoint.tensor_file import FileDigest
 from nemo_vfm.parallel.ranks.gather import Gather
 
 
-def existing(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """The finished checkpoints of a folder, oldest first; one may be a link to where a user moved it."""
-    return [path for path in checkpoint_names.existing(folder) if path.suffix != checkpoint_names.LIGHTNING]
+    return [path for path in checkpoint_names.list_checkpoints(folder) if path.suffix != checkpoint_names.LIGHTNING]
 
 
-def records(folder: Path) -> list[Record]:
+def records(folder: Path) -> list[CheckpointRecord]:
     """What the manifests say, oldest first; checkpoints whose manifest cannot be read are left out."""
     found = []
-    for path in existing(folder):
+    for path in list_checkpoints(folder):
         try:
             manifest = manifests.read(path)
         except (CorruptCheckpoint, UserError):
             continue
-        found.append(Record(path, manifest["step"], manifest["run"], manifest["metrics"], manifest["permanent"]))
+        found.append(
+            CheckpointRecord(path, manifest["step"], manifest["run"], manifest["metrics"], manifest["permanent"])
+        )
     return found
 
 
-def verify(path: Path, ranks: Gather = ALONE) -> Manifest:
+def verify(path: Path, ranks: Gather = ALONE) -> CheckpointManifest:
     """The manifest of a checkpoint whose files are all there, unchanged and its own; every rank must call it.
 
     Raises:
         CorruptCheckpoint: a file is missing, surplus, truncated, changed or of another checkpoint; on every rank.
         UserError: a version of nemo_vfm wrote it that this one cannot read.
     """
-    found: list[Manifest] = []
+    found: list[CheckpointManifest] = []
 
     def verify_own_share() -> None:
         found.append(manifest := manifests.read(path))
@@ -58,7 +60,7 @@ def verify(path: Path, ranks: Gather = ALONE) -> Manifest:
     return found[0]
 
 
-def _verify_file(file: Path, expected: FileDigest, manifest: Manifest) -> None:
+def _verify_file(file: Path, expected: FileDigest, manifest: CheckpointManifest) -> None:
     if not file.is_file():
         raise CorruptCheckpoint(f"{file.parent}: {file.name} is missing; the manifest lists it.")
     size = file.stat().st_size
@@ -92,7 +94,7 @@ def latest(folder: Path, ranks: Gather = ALONE) -> Path | None:
         CorruptCheckpoint: there are checkpoints, and all of them are damaged.
         UserError: they are of several runs, or of a version that cannot be read, or not seen by every rank.
     """
-    candidates = existing(folder)
+    candidates = list_checkpoints(folder)
     seen = [set(names) for names in exchange(ranks, [path.name for path in candidates])]
     for rank, names in enumerate(seen):
         if names != seen[0]:

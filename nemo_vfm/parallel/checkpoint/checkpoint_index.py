@@ -14,7 +14,7 @@ from nemo_vfm.core.errors import CorruptCheckpoint
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import tensor_file
-from nemo_vfm.parallel.checkpoint.checkpoint_pieces import Box, Ints, whole
+from nemo_vfm.parallel.checkpoint.checkpoint_pieces import Ints, TensorBox, whole
 from nemo_vfm.parallel.checkpoint.tensor_file import FileDigest
 
 NAME = "pieces.json"
@@ -24,18 +24,18 @@ _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TensorEntry:
     """One tensor: what it is, and the files that hold its parts, each under the tensor's name."""
 
     dtype: str
     shape: Ints
-    pieces: tuple[tuple[str, Box], ...]
+    pieces: tuple[tuple[str, TensorBox], ...]
 
 
-Index = Mapping[str, Mapping[str, Entry]]
+Index = Mapping[str, Mapping[str, TensorEntry]]
 
 
-class Pieces(TypedDict):
+class PiecesFile(TypedDict):
     """What `pieces.json` holds."""
 
     files: list[str]  #: names, by their number
@@ -60,7 +60,7 @@ def fingerprint(files: Mapping[str, FileDigest], group: str) -> str:
     return own[0] if len(own) == 1 else sha256_text(" ".join(own))
 
 
-def to_json(index: Index) -> Pieces:
+def to_json(index: Index) -> PiecesFile:
     """As `pieces.json` holds it: file names stand once, in a list."""
     files = sorted({file for entries in index.values() for entry in entries.values() for file, _ in entry.pieces})
     number = {file: at for at, file in enumerate(files)}
@@ -74,9 +74,9 @@ def to_json(index: Index) -> Pieces:
     return {"files": files, "groups": groups}
 
 
-def merge(parts: Iterable[Pieces]) -> Index:
+def merge(parts: Iterable[PiecesFile]) -> Index:
     """One index of those of all ranks. ValueError if they do not speak of the same tensors, or leave gaps."""
-    groups: dict[str, dict[str, tuple[str, Ints, list[tuple[str, Box]]]]] = {}
+    groups: dict[str, dict[str, tuple[str, Ints, list[tuple[str, TensorBox]]]]] = {}
     for part in parts:
         for group, name, entry in _entries(part):
             known = groups.setdefault(group, {}).setdefault(name, (entry.dtype, entry.shape, []))
@@ -86,7 +86,9 @@ def merge(parts: Iterable[Pieces]) -> Index:
             known[2].extend(entry.pieces)
         for group in part["groups"]:
             groups.setdefault(group, {})
-    index = {g: {n: Entry(d, s, tuple(p)) for n, (d, s, p) in sorted(e.items())} for g, e in sorted(groups.items())}
+    index = {
+        g: {n: TensorEntry(d, s, tuple(p)) for n, (d, s, p) in sorted(e.items())} for g, e in sorted(groups.items())
+    }
     for group, entries in index.items():
         for name, entry in entries.items():
             _require_whole(f"{group} {name}", entry)
@@ -112,22 +114,22 @@ def read(folder: Path, files: Mapping[str, FileDigest]) -> Index:
         raise CorruptCheckpoint(f"{folder}: {NAME} is damaged ({error}).") from error
 
 
-def of_one_file(file: Path) -> dict[str, Entry]:
+def of_one_file(file: Path) -> dict[str, TensorEntry]:
     """What lies where when all of a group lies in one file."""
     header = tensor_file.read_header(file)
-    return {n: Entry(header.dtypes[n], s, ((file.name, whole(s)),)) for n, s in header.shapes.items()}
+    return {n: TensorEntry(header.dtypes[n], s, ((file.name, whole(s)),)) for n, s in header.shapes.items()}
 
 
-def _entries(content: Pieces) -> Iterator[tuple[str, str, Entry]]:
+def _entries(content: PiecesFile) -> Iterator[tuple[str, str, TensorEntry]]:
     files = content["files"]
     for group, entries in content["groups"].items():
         for name, (dtype, shape, pieces) in entries.items():
             if dtype not in tensor_file.DTYPES:
                 raise ValueError(f"{name[:80]!r} has an unknown dtype")
-            boxes = [(files[_count(number)], Box(_counts(at), _counts(size))) for number, at, size in pieces]
+            boxes = [(files[_count(number)], TensorBox(_counts(at), _counts(size))) for number, at, size in pieces]
             if any(group_of(file) != group for file, _ in boxes):
                 raise ValueError(f"{name[:80]!r} is in a file of another group")
-            yield group, name, Entry(dtype, _counts(shape), tuple(boxes))
+            yield group, name, TensorEntry(dtype, _counts(shape), tuple(boxes))
 
 
 def _count(value: Any) -> int:
@@ -142,7 +144,7 @@ def _counts(values: Any) -> Ints:
     return tuple(_count(value) for value in values)
 
 
-def _require_whole(name: str, entry: Entry) -> None:
+def _require_whole(name: str, entry: TensorEntry) -> None:
     """The parts lie in the tensor, do not overlap, and together are all of it."""
     outer = whole(entry.shape)
     boxes = sorted((box for _, box in entry.pieces), key=lambda box: box.offsets)

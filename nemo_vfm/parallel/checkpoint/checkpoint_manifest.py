@@ -29,7 +29,7 @@ _FILE = re.compile(r"\w[\w.-]{0,120}\.safetensors|pieces\.json", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-class Manifest(TypedDict):
+class CheckpointManifest(TypedDict):
     """What `manifest.json` holds."""
 
     schema: str  #: and its version
@@ -55,7 +55,7 @@ def seal(manifest: Mapping[str, Json]) -> str:
     return sha256_text(json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False))
 
 
-def read(folder: Path) -> Manifest:
+def read(folder: Path) -> CheckpointManifest:
     """A manifest whose every value is what it should be; keys that version 1.0 did not have are filled in.
 
     Raises:
@@ -88,7 +88,7 @@ def read(folder: Path) -> Manifest:
             f"{folder} has the newer version {version[0]}.{version[1]}; this nemo_vfm reads only the fields that it "
             "knows"
         )
-    return cast("Manifest", manifest)
+    return cast("CheckpointManifest", manifest)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

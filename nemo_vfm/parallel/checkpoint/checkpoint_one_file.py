@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nemo_vfm.parallel.checkpoint import tensor_file
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import Unread
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import UnreadTensors
 
 NAME, ABOUT = "model.safetensors", "convert.json"
 
 
-def write(path: Path, saved: Unread, about: dict[str, str]) -> tensor_file.FileDigest:
+def write(path: Path, saved: UnreadTensors, about: dict[str, str]) -> tensor_file.FileDigest:
     """Write a group, or other tensors that are read when asked for, as one file, flushed; its hash and size.
 
     Args:
@@ -26,7 +26,7 @@ def write(path: Path, saved: Unread, about: dict[str, str]) -> tensor_file.FileD
     return tensor_file.write_blocks(path, _blocks(saved, about), beside=True)
 
 
-def _blocks(saved: Unread, about: dict[str, str]) -> Iterator[bytes | memoryview]:
+def _blocks(saved: UnreadTensors, about: dict[str, str]) -> Iterator[bytes | memoryview]:
     shapes = {name: (tensor_file.dtype_name(saved.dtype(name)), saved.shape(name)) for name in saved}
     # Whoever reads safetensors for torch elsewhere looks for this word first.
     head, places = tensor_file.header(shapes, {"format": "pt", **about})

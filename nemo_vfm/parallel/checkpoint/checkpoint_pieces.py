@@ -15,7 +15,7 @@ Ints = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class TensorBox:
     """A part of a tensor: where it begins along each dimension, and how far it goes."""
 
     offsets: Ints
@@ -26,30 +26,30 @@ class Box:
         """How many values it holds."""
         return math.prod(self.shape)
 
-    def common(self, other: "Box") -> "Box | None":
+    def common(self, other: "TensorBox") -> "TensorBox | None":
         """What both hold; None where that is nothing."""
         begin = tuple(map(max, self.offsets, other.offsets))
         ends = ([a + n for a, n in zip(box.offsets, box.shape, strict=True)] for box in (self, other))
         end = tuple(map(min, *ends))
         shape = tuple(b - a for a, b in zip(begin, end, strict=True))
-        return Box(begin, shape) if all(n > 0 for n in shape) else None
+        return TensorBox(begin, shape) if all(n > 0 for n in shape) else None
 
-    def rows(self, begin: int, end: int) -> "Box":
+    def rows(self, begin: int, end: int) -> "TensorBox":
         """The part from row `begin` of it to row `end`."""
-        return Box((self.offsets[0] + begin, *self.offsets[1:]), (end - begin, *self.shape[1:]))
+        return TensorBox((self.offsets[0] + begin, *self.offsets[1:]), (end - begin, *self.shape[1:]))
 
-    def within(self, outer: "Box") -> tuple[slice, ...]:
+    def within(self, outer: "TensorBox") -> tuple[slice, ...]:
         """Where this lies in a tensor that holds `outer`."""
         begin = [a - b for a, b in zip(self.offsets, outer.offsets, strict=True)]
         return tuple(slice(a, a + n) for a, n in zip(begin, self.shape, strict=True))
 
 
-def whole(shape: Sequence[int]) -> Box:
+def whole(shape: Sequence[int]) -> TensorBox:
     """All of a tensor."""
-    return Box((0,) * len(shape), tuple(shape))
+    return TensorBox((0,) * len(shape), tuple(shape))
 
 
-def held(name: str, tensor: Tensor) -> Box | None:
+def local_box(name: str, tensor: Tensor) -> TensorBox | None:
     """The box of a tensor that this rank holds, None where it holds nothing; ValueError if it is a sum, or no box."""
     found = spread(tensor)
     if found is None:
@@ -74,7 +74,7 @@ def held(name: str, tensor: Tensor) -> Box | None:
         size = -(-shape[dim] // count)  # as torch.chunk: the last ones are shorter, or empty
         begin = min(number * size, shape[dim])
         offsets[dim], shape[dim] = offsets[dim] + begin, min(size, shape[dim] - begin)
-    box = Box(tuple(offsets), tuple(shape))
+    box = TensorBox(tuple(offsets), tuple(shape))
     if tuple(found._local_tensor.shape) != box.shape:
         raise ValueError(
             f"{name} of shape {tuple(found.shape)} over {found.placements} should leave {box.shape} on this rank, but "

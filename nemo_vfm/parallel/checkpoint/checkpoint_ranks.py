@@ -22,7 +22,7 @@ _JOINED: dict[str, object] = {}
 ALONE = Gather()  #: one process: nobody to wait for
 
 
-def joined() -> Gather:
+def gather_group() -> Gather:
     """All ranks of this run, over a gloo group of our own; every rank must call this at the same point the first time.
 
     A group of our own, since a thread that saves uses it while the training uses the others.

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import CorruptCheckpoint
-from nemo_vfm.parallel.apply.local_shard import copy_own, mismatch, some, stored
+from nemo_vfm.parallel.apply.local_shard import copy_own, local_storage, mismatch, some
 from nemo_vfm.parallel.checkpoint import checkpoint_pieces as pieces
 from nemo_vfm.parallel.checkpoint import tensor_file
-from nemo_vfm.parallel.checkpoint.checkpoint_index import Entry
-from nemo_vfm.parallel.checkpoint.checkpoint_pieces import Box, Ints
+from nemo_vfm.parallel.checkpoint.checkpoint_index import TensorEntry
+from nemo_vfm.parallel.checkpoint.checkpoint_pieces import Ints, TensorBox
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, exchange, together
 from nemo_vfm.parallel.checkpoint.tensor_file import MappedFile
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
@@ -28,10 +28,10 @@ from nemo_vfm.parallel.ranks.gather import Gather
 class SavedTensors(Mapping[str, Tensor]):
     """The tensors of a group by name. `[name]` reads a whole one; `into` and `read` only what is needed of it."""
 
-    def __init__(self, folder: Path, entries: Mapping[str, Entry]) -> None:
+    def __init__(self, folder: Path, entries: Mapping[str, TensorEntry]) -> None:
         self._folder, self._entries = folder, entries
         self._open: dict[str, MappedFile] = {}
-        self._parts: dict[str, dict[str, Box]] = {}
+        self._parts: dict[str, dict[str, TensorBox]] = {}
         for name, entry in entries.items():
             for file, box in entry.pieces:
                 self._parts.setdefault(file, {})[name] = box
@@ -71,7 +71,7 @@ class SavedTensors(Mapping[str, Tensor]):
 
     def read(self, name: str, offsets: Sequence[int], shape: Sequence[int]) -> Tensor:
         """A part of a tensor, put together from files. CorruptCheckpoint if one is not what the index says."""
-        box = Box(tuple(offsets), tuple(shape))
+        box = TensorBox(tuple(offsets), tuple(shape))
         out = torch.empty(box.shape, dtype=self.dtype(name))
         for file, held in self._entries[name].pieces:
             common = box.common(held)
@@ -81,11 +81,11 @@ class SavedTensors(Mapping[str, Tensor]):
 
     def into(self, name: str, tensor: Tensor) -> None:
         """Fill a tensor, or this rank's part of one that is spread over devices, with what was saved under a name."""
-        box = pieces.held(name, tensor)
+        box = pieces.local_box(name, tensor)
         if box is not None:
-            stored(tensor).copy_(self.read(name, box.offsets, box.shape))
+            local_storage(tensor).copy_(self.read(name, box.offsets, box.shape))
 
-    def _part(self, file: str, name: str, held: Box, wanted: Box) -> Tensor:
+    def _part(self, file: str, name: str, held: TensorBox, wanted: TensorBox) -> Tensor:
         from safetensors import SafetensorError
 
         try:
@@ -111,7 +111,7 @@ class SavedTensors(Mapping[str, Tensor]):
 
 
 @runtime_checkable
-class Unread(Protocol):
+class UnreadTensors(Protocol):
     """Tensors by name of which shapes and dtypes are known before they are read."""
 
     def __iter__(self) -> Iterator[str]:
@@ -133,12 +133,12 @@ class Unread(Protocol):
 
 def dtype_of(weights: Mapping[str, Tensor], name: str) -> torch.dtype:
     """Of one of them; of a saved one without reading it."""
-    return weights.dtype(name) if isinstance(weights, Unread) else weights[name].dtype
+    return weights.dtype(name) if isinstance(weights, UnreadTensors) else weights[name].dtype
 
 
 def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, Ints]:
     """The whole shape of each tensor; of saved ones without reading them."""
-    if isinstance(weights, Unread):
+    if isinstance(weights, UnreadTensors):
         return {name: weights.shape(name) for name in weights}
     return {name: tuple(tensor.shape) for name, tensor in weights.items()}
 
@@ -191,7 +191,7 @@ State = dict[str, dict[str, Tensor]]
 Rows = Mapping[str, tuple[int, int]]
 
 
-def restored(
+def restore_state(
     saved: Mapping[str, Tensor], parameters: Mapping[str, Tensor], ranks: Gather = ALONE, rows: Rows | None = None
 ) -> State:
     """The state of this rank's parameters, by name and key, as plain tensors on the CPU; every rank must call it.
@@ -221,9 +221,9 @@ def _value(saved: Mapping[str, Tensor], name: str, parameter: Tensor, rows: tupl
     read = saved if isinstance(saved, SavedTensors) else None
     if (read.shape(name) if read else tuple(saved[name].shape)) != tuple(parameter.shape):
         return saved[name].clone()  # a count, or what belongs to the whole parameter
-    box = pieces.held(name, parameter)
+    box = pieces.local_box(name, parameter)
     if box is None:  # more ranks than rows: this one has none
-        return torch.empty(stored(parameter).shape, dtype=dtype_of(saved, name))
+        return torch.empty(local_storage(parameter).shape, dtype=dtype_of(saved, name))
     box = box if rows is None else box.rows(*rows)
     if read:
         return read.read(name, box.offsets, box.shape)

@@ -17,12 +17,12 @@ from torch import Tensor
 from nemo_vfm.core import lease_registry
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.parallel.apply.local_shard import stored
+from nemo_vfm.parallel.apply.local_shard import local_storage
 from nemo_vfm.parallel.checkpoint import checkpoint_index, checkpoint_pieces, tensor_file
-from nemo_vfm.parallel.checkpoint.checkpoint_index import Entry
-from nemo_vfm.parallel.checkpoint.checkpoint_pieces import Box
+from nemo_vfm.parallel.checkpoint.checkpoint_index import TensorEntry
+from nemo_vfm.parallel.checkpoint.checkpoint_pieces import TensorBox
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, together
-from nemo_vfm.parallel.checkpoint.tensor_file import Packed
+from nemo_vfm.parallel.checkpoint.tensor_file import PackedTensorFile
 from nemo_vfm.parallel.ranks.gather import Gather
 
 _ROOM = 1.05  # of the bytes of the tensors, for headers and manifest
@@ -35,8 +35,8 @@ class Snapshot:
     """What this rank writes, at one step."""
 
     step: int
-    files: Mapping[str, Packed]  #: by name
-    index: Mapping[str, Mapping[str, Entry]]  #: which tensor parts they hold
+    files: Mapping[str, PackedTensorFile]  #: by name
+    index: Mapping[str, Mapping[str, TensorEntry]]  #: which tensor parts they hold
 
 
 class Buffers:
@@ -86,7 +86,7 @@ def snapshot(
     UserError if the disk there clearly cannot take it, or a tensor cannot be saved.
     """
     lease_registry.stop_if_lost()
-    boxes: dict[tuple[str, str], Box] = {}
+    boxes: dict[tuple[str, str], TensorBox] = {}
     together(ranks, lambda: boxes.update(_boxes(groups)))
     keys = {place: _key(*place, box, groups) for place, box in boxes.items()}
     own = (owners or Owners()).own(list(keys.values()), ranks)
@@ -94,36 +94,38 @@ def snapshot(
     sizes = together(ranks, lambda: sum(box.volume * groups[g][n].element_size() for (g, n), box in mine.items()))
     together(ranks, lambda: require_room(folder, sum(sizes)) if ranks.rank() == 0 else None)
     taken: list[Snapshot] = []
-    together(ranks, lambda: taken.append(_taken(step, groups, mine, run, ranks, buffers or Buffers())))
+    together(ranks, lambda: taken.append(_take(step, groups, mine, run, ranks, buffers or Buffers())))
     return taken[0]
 
 
-def _boxes(groups: Groups) -> dict[tuple[str, str], Box]:
+def _boxes(groups: Groups) -> dict[tuple[str, str], TensorBox]:
     try:
         found = {
-            (g, n): checkpoint_pieces.held(n, tensor) for g, tensors in groups.items() for n, tensor in tensors.items()
+            (g, n): checkpoint_pieces.local_box(n, tensor)
+            for g, tensors in groups.items()
+            for n, tensor in tensors.items()
         }
     except ValueError as error:
         raise UserError(f"The training cannot be saved: {error}.") from error
     return {place: box for place, box in found.items() if box is not None}
 
 
-def _key(group: str, name: str, box: Box, groups: Groups) -> bytes:
+def _key(group: str, name: str, box: TensorBox, groups: Groups) -> bytes:
     tensor = groups[group][name]
     text = f"{group}\0{name}\0{box.offsets}{box.shape}{tuple(tensor.shape)}{tensor.dtype}"
     return hashlib.blake2b(text.encode(), digest_size=_KEY_BYTES).digest()
 
 
-def _taken(
-    step: int, groups: Groups, mine: Mapping[tuple[str, str], Box], run: str, ranks: Gather, buffers: Buffers
+def _take(
+    step: int, groups: Groups, mine: Mapping[tuple[str, str], TensorBox], run: str, ranks: Gather, buffers: Buffers
 ) -> Snapshot:
     files, index = {}, {}
     for group, tensors in groups.items():
         file = checkpoint_index.file_name(group, ranks.rank(), ranks.num_ranks())
         own = {name: box for (of, name), box in mine.items() if of == group}
-        parts = {name: stored(tensors[name]) for name in own}
+        parts = {name: local_storage(tensors[name]) for name in own}
         index[group] = {
-            name: Entry(tensor_file.dtype_name(parts[name].dtype), tuple(tensors[name].shape), ((file, box),))
+            name: TensorEntry(tensor_file.dtype_name(parts[name].dtype), tuple(tensors[name].shape), ((file, box),))
             for name, box in own.items()
         }
         if parts or ranks.rank() == 0:  # of a group without tensors there is one empty file

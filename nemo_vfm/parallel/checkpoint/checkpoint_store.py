@@ -18,12 +18,13 @@ from nemo_vfm.core import log
 from nemo_vfm.core.errors import CorruptCheckpoint, DataError, UserError
 from nemo_vfm.core.recipe_keys import with_new_keys
 from nemo_vfm.core.storage import object_store
-from nemo_vfm.core.storage.checkpoint_names import Keep, Record, surplus
+from nemo_vfm.core.storage.checkpoint_names import CheckpointRecord, Keep, surplus
 from nemo_vfm.core.storage.uri import Address, Place
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint
+from nemo_vfm.parallel.checkpoint.checkpoint_folder import list_checkpoints
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
 from nemo_vfm.parallel.ranks.gather import Gather
 
@@ -34,7 +35,7 @@ _FREE = re.compile(r"run_dir|duration|num_workers|every_steps|keep_\w+|copy_to|c
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedCheckpoint:
     """A checkpoint that can be read here."""
 
     path: Path  #: where it lies for now
@@ -50,10 +51,13 @@ def begin(target: Address, folder: Path, settings: Mapping[str, Json]) -> None:
         StoreError: the store does not answer, or refuses us; better now than after the first thousand steps.
     """
     steps, known = _steps(target), object_store.read(target / _RECIPE, max_bytes=1 << 24)
-    if checkpoint.existing(folder):
+    if list_checkpoints(folder):
         _require_own_runs(target, steps, folder)
     elif steps:
-        there, here = dict(_deciding(_parsed(known or b"{}", target), "")), dict(_deciding(settings, ""))
+        there, here = (
+            dict(_training_settings(_parse(known or b"{}", target), "")),
+            dict(_training_settings(settings, "")),
+        )
         if found := [key for key in {**there, **here} if there.get(key) != here.get(key)]:
             first = f"{found[0]}: {there.get(found[0], 'nothing')} there, {here.get(found[0], 'nothing')} here"
             raise UserError(
@@ -72,7 +76,7 @@ def copy(folder: Path, target: Address, keep: Keep) -> None:
         StoreError: the store does not answer, or refuses us; what is whole there stays whole.
     """
     there = set(_steps(target))
-    for path in checkpoint.existing(folder):
+    for path in list_checkpoints(folder):
         if path.name not in there:
             try:
                 for name in (*sorted(checkpoint.verify(path)["files"]), manifests.NAME):
@@ -89,7 +93,9 @@ def copy(folder: Path, target: Address, keep: Keep) -> None:
             except (CorruptCheckpoint, UserError, DataError):
                 continue
             found.append(
-                Record(Path(name), manifest["step"], manifest["run"], manifest["metrics"], manifest["permanent"])
+                CheckpointRecord(
+                    Path(name), manifest["step"], manifest["run"], manifest["metrics"], manifest["permanent"]
+                )
             )
     for gone in surplus(found, keep):  # its manifest first: a purge that is killed leaves nothing that looks whole
         object_store.remove(target / gone.name / manifests.NAME)
@@ -97,7 +103,7 @@ def copy(folder: Path, target: Address, keep: Keep) -> None:
 
 
 @contextmanager
-def opened(place: Place, ranks: Gather = ALONE) -> Iterator[Opened]:
+def open_checkpoint(place: Place, ranks: Gather = ALONE) -> Iterator[OpenedCheckpoint]:
     """The checkpoint that a place means, as `checkpoint.found`; one in a store is fetched for the length of the block.
 
     Every rank must call it. From a store each fetches a copy of its own: they may have no disk in common.
@@ -108,14 +114,14 @@ def opened(place: Place, ranks: Gather = ALONE) -> Iterator[Opened]:
     if not isinstance(place, Address):
         saved = checkpoint.found(place, ranks)
         assert saved.path is not None
-        yield Opened(saved.path, str(saved.path), saved)
+        yield OpenedCheckpoint(saved.path, str(saved.path), saved)
         return
     steps = _steps(place)
     with tempfile.TemporaryDirectory() as folder:
         fetched = _fetch_newest(place, steps, Path(folder)) if steps else None
         if fetched is None:
             raise UserError(f"There is no checkpoint at {place}; expected objects such as step-00000100/manifest.json.")
-        yield Opened(fetched, str(steps[fetched.name]), checkpoint.load(fetched))
+        yield OpenedCheckpoint(fetched, str(steps[fetched.name]), checkpoint.load(fetched))
 
 
 def _steps(place: Address) -> dict[str, Address]:
@@ -145,7 +151,7 @@ def _fetch_newest(place: Address, steps: dict[str, Address], folder: Path) -> Pa
     raise CorruptCheckpoint(f"None of the {len(steps)} checkpoints at {place} is complete.")
 
 
-def _manifest(address: Address, folder: Path) -> manifests.Manifest:
+def _manifest(address: Address, folder: Path) -> manifests.CheckpointManifest:
     folder.mkdir(parents=True, exist_ok=True)
     object_store.download(address / manifests.NAME, folder / manifests.NAME)
     return manifests.read(folder)
@@ -170,18 +176,18 @@ def _require_own_runs(target: Address, steps: dict[str, Address], folder: Path) 
             return
 
 
-def _parsed(known: bytes, target: Address) -> Json:
+def _parse(known: bytes, target: Address) -> Json:
     try:
         return with_new_keys(json.loads(known))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{target / _RECIPE} is not the recipe of a run ({error}); choose another copy_to") from error
 
 
-def _deciding(value: Json, address: str) -> Iterator[tuple[str, str]]:
+def _training_settings(value: Json, address: str) -> Iterator[tuple[str, str]]:
     """Every value that decides what is learned, as text, by its address."""
     if not isinstance(value, Mapping | list):
         yield address, json.dumps(value)
         return
     for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
         if not _FREE.fullmatch(str(key)):
-            yield from _deciding(item, f"{address}.{key}" if address else str(key))
+            yield from _training_settings(item, f"{address}.{key}" if address else str(key))

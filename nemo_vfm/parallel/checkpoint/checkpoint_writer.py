@@ -50,7 +50,7 @@ def write(
     final = folder / checkpoint_names.name(taken.step)
     temporary = folder / f".{final.name}.{os.getpid()}.tmp"
     try:
-        temporary = folder / _first(ranks, lambda: _made(temporary), taken.step, folder)
+        temporary = folder / _first(ranks, lambda: _make_folder(temporary), taken.step, folder)
         parts = _each(ranks, lambda: _parts(temporary, taken), taken.step, folder)
         _first(ranks, lambda: _close(temporary, final, taken.step, parts, state, about), taken.step, folder)
     except BaseException:
@@ -95,19 +95,19 @@ def _first(ranks: Gather, work: Callable[[], Json], step: int, folder: Path) -> 
     return _each(ranks, lambda: work() if ranks.rank() == 0 else None, step, folder)[0]
 
 
-def _made(temporary: Path) -> str:
+def _make_folder(temporary: Path) -> str:
     lease_registry.stop_if_lost()
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     return temporary.name
 
 
-class _Part(TypedDict):
+class _WrittenPart(TypedDict):
     files: dict[str, tensor_file.FileDigest]
-    index: checkpoint_index.Pieces
+    index: checkpoint_index.PiecesFile
 
 
-def _parts(temporary: Path, taken: Snapshot) -> _Part:
+def _parts(temporary: Path, taken: Snapshot) -> _WrittenPart:
     """Write this rank's files, flushed; what the manifest says of them."""
     _require_shared(temporary, "the folder that rank 0 made for it")
     files = {name: tensor_file.write(temporary / name, packed) for name, packed in taken.files.items()}
@@ -125,7 +125,9 @@ def _require_shared(path: Path, what: str) -> None:
         time.sleep(0.1)
 
 
-def _close(temporary: Path, final: Path, step: int, parts: list[_Part], state: Json, about: CheckpointInfo) -> None:
+def _close(
+    temporary: Path, final: Path, step: int, parts: list[_WrittenPart], state: Json, about: CheckpointInfo
+) -> None:
     """Once every file is on the disk: the index, the manifest, the name."""
     files = {name: entry for part in parts for name, entry in part["files"].items()}
     for name in files:

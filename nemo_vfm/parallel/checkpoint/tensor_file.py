@@ -55,7 +55,7 @@ class FileDigest(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class TensorFileHeader:
     """What stands on top of a file: the shape and dtype of each tensor, and texts about the whole."""
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -64,7 +64,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedTensorFile:
     """A file as it will lie on disk, in memory of its own: whatever becomes of the tensors, this stays."""
 
     header: bytes
@@ -110,7 +110,7 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 def pack(
     tensors: Mapping[str, Tensor], about: Mapping[str, str], room: Callable[[int], Tensor] | None = None,
-) -> Packed:  # fmt: skip
+) -> PackedTensorFile:  # fmt: skip
     """A copy of tensors as the file that `write` writes.
 
     Args:
@@ -127,10 +127,10 @@ def pack(
         part.view(tensor.dtype).view(tensor.shape).copy_(tensor, non_blocking=True)
     for accelerator in {tensor.device for tensor in tensors.values() if tensor.device.type != "cpu"}:
         torch.accelerator.synchronize(accelerator)
-    return Packed(head, body)
+    return PackedTensorFile(head, body)
 
 
-def write(path: Path, packed: Packed) -> FileDigest:
+def write(path: Path, packed: PackedTensorFile) -> FileDigest:
     """Write a file and flush it to disk; its hash and size are those of the bytes that were given to the disk."""
     body = memoryview(packed.body.numpy())  # type: ignore[arg-type]
     return write_blocks(path, (packed.header, *(body[at : at + _BLOCK] for at in range(0, len(body), _BLOCK))))
@@ -185,7 +185,7 @@ def read(path: Path) -> dict[str, Tensor]:
         raise CorruptCheckpoint(f"{path} is not a readable safetensors file ({error}).") from error
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> TensorFileHeader:
     """The header alone, every claim in it compared with the file's size. CorruptCheckpoint if one is not true."""
     try:
         size = path.stat().st_size
@@ -206,7 +206,7 @@ def read_header(path: Path) -> Header:
             raise ValueError("its tensors overlap, leave gaps, or do not end with the file")
         assert all(a <= b for a, b in pairwise(edges))
         shapes = {name: tuple(entry["shape"]) for name, entry in found.items()}
-        return Header(shapes, about, {name: entry["dtype"] for name, entry in found.items()})
+        return TensorFileHeader(shapes, about, {name: entry["dtype"] for name, entry in found.items()})
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptCheckpoint(f"{path} is not a readable safetensors file ({error}).") from error
 
@@ -251,10 +251,10 @@ class MappedFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._seen = path, _seen(path)
+        self.path, self._seen = path, _file_stamp(path)
         self._file: Any = None  # safetensors has no type for it
         self._read = 0
-        self._opened()
+        self._open()
 
     def keys(self) -> list[str]:
         """Names of its tensors."""
@@ -266,17 +266,17 @@ class MappedFile:
 
     def get_slice(self, name: str) -> Any:
         """The shape and the dtype of a tensor, without reading it."""
-        return self._opened().get_slice(name)
+        return self._open().get_slice(name)
 
     def get_tensor(self, name: str) -> Tensor:
         """All of a tensor."""
-        tensor: Tensor = self._opened().get_tensor(name)
+        tensor: Tensor = self._open().get_tensor(name)
         self._read += tensor.nbytes
         return tensor
 
     def part(self, name: str, index: tuple[slice, ...]) -> Tensor:
         """A part of a tensor that has dimensions."""
-        tensor: Tensor = self._opened().get_slice(name)[index]
+        tensor: Tensor = self._open().get_slice(name)[index]
         self._read += tensor.nbytes
         return tensor
 
@@ -284,16 +284,16 @@ class MappedFile:
         """Unmap the file; tensors read so far stay valid."""
         self._file = None
 
-    def _opened(self) -> Any:
+    def _open(self) -> Any:
         if self._file is None or self._read > _MOST_BYTES:
             from safetensors import safe_open
 
-            if _seen(self.path) != self._seen:
+            if _file_stamp(self.path) != self._seen:
                 raise OSError(f"{self.path} changed while it was read")
             self._file, self._read = safe_open(self.path, framework="pt"), 0
         return self._file
 
 
-def _seen(path: Path) -> tuple[int, ...]:
+def _file_stamp(path: Path) -> tuple[int, ...]:
     found = path.stat()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

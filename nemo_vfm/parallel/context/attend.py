@@ -13,10 +13,10 @@ from torch.distributed import ProcessGroup
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.context.collectives import Team, everyone
 from nemo_vfm.parallel.context.kernel import Kernel
-from nemo_vfm.parallel.context.kernel_choice import chosen
-from nemo_vfm.parallel.context.key_exchange import Call, gathered, ring
+from nemo_vfm.parallel.context.kernel_choice import choose_kernel
+from nemo_vfm.parallel.context.key_exchange import AttentionCall, attend_gathered, ring
 from nemo_vfm.parallel.context.scheme import Scheme
-from nemo_vfm.parallel.context.tiles import checked_segments, held
+from nemo_vfm.parallel.context.tiles import checked_segments, local_spans
 from nemo_vfm.parallel.context.ulysses import to_heads, to_tokens
 
 
@@ -54,15 +54,15 @@ def attend(
     _, ulysses = scheme.degrees(ranks)
     scheme.check_heads(ranks, q.shape[1], k.shape[1])
     lengths = checked_segments(segments, q.shape[2] * ranks)
-    kernel = kernel or chosen(q.device, q.dtype, q.shape[-1])
+    kernel = kernel or choose_kernel(q.device, q.dtype, q.shape[-1])
     if group is None or ulysses == 1:
-        call = Call(everyone(group) if group else None, q.shape[2], lengths, causal, kernel)
-        return gathered(q, k, v, call) if scheme.kind == "all_gather" and group else ring(q, k, v, call)
+        call = AttentionCall(everyone(group) if group else None, q.shape[2], lengths, causal, kernel)
+        return attend_gathered(q, k, v, call) if scheme.kind == "all_gather" and group else ring(q, k, v, call)
     mine, tokens = group.rank(), q.shape[2]
     first = mine - mine % ulysses
     near = Team(group, tuple(range(first, first + ulysses)))
     far = Team(group, tuple(range(mine % ulysses, ranks, ulysses)))
-    spans = tuple(held(member, ranks, tokens, causal) for member in near.members)
+    spans = tuple(local_spans(member, ranks, tokens, causal) for member in near.members)
     q, k, v = to_heads(near, spans, (q, k, v))
-    out = ring(q, k, v, Call(far, tokens * ulysses, lengths, causal, kernel))
+    out = ring(q, k, v, AttentionCall(far, tokens * ulysses, lengths, causal, kernel))
     return to_tokens(near, spans, (out,))[0]

@@ -28,7 +28,7 @@ _COUNTING: list[Traffic] = []
 
 
 @contextmanager
-def counted() -> Iterator[Traffic]:
+def count_traffic() -> Iterator[Traffic]:
     """Count what this process sends for context parallelism while the block runs, its backward passes included."""
     traffic = Traffic()
     _COUNTING.append(traffic)
@@ -70,7 +70,7 @@ def everyone(group: ProcessGroup) -> Team:
     return Team(group, tuple(range(group.size())))
 
 
-class Pending:
+class PendingTransfers:
     """Sends and receives that are under way. Buffers live as long as this does."""
 
     def __init__(self, team: Team, works: Sequence[tuple[int, Work]], buffers: Sequence[Tensor]) -> None:
@@ -79,27 +79,27 @@ class Pending:
     def wait(self) -> None:
         """Return when what was received may be read and what was sent may be changed."""
         for index, work in self._works:
-            with _named(self._team, self._team.name(index)):
+            with _name_peers_in_errors(self._team, self._team.name(index)):
                 work.wait()
         self._works = ()
 
 
-def exchange(team: Team, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Pending:
+def exchange(team: Team, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> PendingTransfers:
     """Start to send a tensor to each named member and to receive one from each. Both sides call in the same order."""
     for tensor in (*sends.values(), *receives.values()):
         assert tensor.is_contiguous(), "a message is one run of memory"
     if not sends and not receives:
-        return Pending(team, (), ())
+        return PendingTransfers(team, (), ())
     _count("exchange", sum(tensor.nbytes for tensor in sends.values()))
     peers = [*sends, *receives]
     calls = [
         *(P2POp(dist.isend, x, group=team.group, group_peer=team.members[i]) for i, x in sends.items()),
         *(P2POp(dist.irecv, x, group=team.group, group_peer=team.members[i]) for i, x in receives.items()),
     ]
-    with _named(team, team.name(*dict.fromkeys(peers))):
+    with _name_peers_in_errors(team, team.name(*dict.fromkeys(peers))):
         works = dist.batch_isend_irecv(calls)
     # NCCL answers with one work for all of a batch, gloo with one each.
-    return Pending(team, list(zip(peers, works, strict=False)), [*sends.values(), *receives.values()])
+    return PendingTransfers(team, list(zip(peers, works, strict=False)), [*sends.values(), *receives.values()])
 
 
 def all_gather(team: Team, own: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ def all_gather(team: Team, own: Tensor) -> Tensor:
     assert team.size == team.group.size(), "a collective needs a whole group"
     found = own.new_empty(team.size, *own.shape)
     _count("all_gather", own.nbytes * (team.size - 1))
-    with _named(team, team.others()):
+    with _name_peers_in_errors(team, team.others()):
         _torch("all_gather_single", "all_gather_into_tensor")(found, own.contiguous().unsqueeze(0), group=team.group)
     return found
 
@@ -117,7 +117,7 @@ def reduce_scatter(team: Team, parts: Tensor) -> Tensor:
     assert team.size == team.group.size() == parts.shape[0], "a collective needs a whole group"
     found = parts.new_empty(1, *parts.shape[1:])
     _count("reduce_scatter", parts.nbytes // team.size * (team.size - 1))
-    with _named(team, team.others()):
+    with _name_peers_in_errors(team, team.others()):
         _torch("reduce_scatter_single", "reduce_scatter_tensor")(found, parts.contiguous(), group=team.group)
     return found[0]
 
@@ -135,7 +135,7 @@ def _count(call: str, sent: int) -> None:
 
 
 @contextmanager
-def _named(team: Team, peer: str) -> Iterator[None]:
+def _name_peers_in_errors(team: Team, peer: str) -> Iterator[None]:
     """A failed call as a sentence that says who waited for whom."""
     try:
         yield

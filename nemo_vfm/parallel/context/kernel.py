@@ -84,7 +84,7 @@ def sum_dtype(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-class Looped:
+class TiledKernel:
     """A kernel from one that computes a single tile: tile by tile."""
 
     def __init__(self, one: "OneTile") -> None:

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.device import has_fast_bf16
 from nemo_vfm.core.sanitize import beginning
-from nemo_vfm.parallel.context.kernel import Gradients, Kernel, Looped, Plain, RunningSoftmax
+from nemo_vfm.parallel.context.kernel import Gradients, Kernel, Plain, RunningSoftmax, TiledKernel
 from nemo_vfm.parallel.context.tiles import tiles
-from nemo_vfm.parallel.context.varlen_batching import Lengths, VarlenBatch
+from nemo_vfm.parallel.context.varlen_batching import SequenceOffsets, VarlenBatch
 
 _STEP = 8  # the kernels' head dimensions are multiples of this
 _WIDEST = 256
@@ -37,10 +37,10 @@ class GpuFlash:
             and all(hasattr(torch.ops.aten, name) for name in names)
         )
 
-    def forward(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, lengths: Lengths) -> tuple[Tensor, Tensor]:
+    def forward(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, lengths: SequenceOffsets) -> tuple[Tensor, Tensor]:
         """See `Sequences.forward`."""
         width = q_THD.shape[2]
-        q, k, v = (_widened(x) for x in (q_THD, k_TKD, v_TKD))
+        q, k, v = (_pad_head_dim(x) for x in (q_THD, k_TKD, v_TKD))
         out, lse, *_ = torch.ops.aten._flash_attention_forward(
             q, k, v, lengths.q_ends_N1, lengths.k_ends_N1, lengths.q_most, lengths.k_most, 0.0, lengths.diagonal,
             False, scale=width**-0.5,
@@ -48,10 +48,10 @@ class GpuFlash:
         return out[..., :width], lse
 
     def backward(self, do_THD: Tensor, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, out_THD: Tensor, lse_HT: Tensor,
-                 lengths: Lengths) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+                 lengths: SequenceOffsets) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See `Sequences.backward`."""
         width = q_THD.shape[2]
-        do, q, k, v, out = (_widened(x) for x in (do_THD, q_THD, k_TKD, v_TKD, out_THD))
+        do, q, k, v, out = (_pad_head_dim(x) for x in (do_THD, q_THD, k_TKD, v_TKD, out_THD))
         no_dropout = torch.zeros(2, dtype=torch.uint64, device=q.device), torch.empty(0, device=q.device)
         dq, dk, dv = torch.ops.aten._flash_attention_backward(
             do, q, k, v, out, lse_HT.contiguous(), lengths.q_ends_N1, lengths.k_ends_N1, lengths.q_most,
@@ -60,7 +60,7 @@ class GpuFlash:
         return dq[..., :width], dk[..., :width], dv[..., :width]
 
 
-def _widened(x_THD: Tensor) -> Tensor:
+def _pad_head_dim(x_THD: Tensor) -> Tensor:
     """Filled up with zeros to a width that the kernels take: they change no score."""
     return F.pad(x_THD, (0, -x_THD.shape[2] % _STEP)).contiguous()
 
@@ -81,7 +81,7 @@ class CpuFlash:
         """See `OneTile.forward`."""
         q, k, v = (_quick(x) for x in (q, k, v))
         shape = q.shape
-        q, k, v = _matched(q, k, v, diagonal)
+        q, k, v = _match_heads(q, k, v, diagonal)
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, diagonal)
         return out.reshape(shape), lse.reshape(shape[:3])
 
@@ -90,7 +90,7 @@ class CpuFlash:
         """See `OneTile.backward`."""
         do, q, k, v, out = (_quick(x) for x in (do, q, k, v, out))
         shape, kv_heads = q.shape, k.shape[1]
-        q, k, v = _matched(q, k, v, diagonal)
+        q, k, v = _match_heads(q, k, v, diagonal)
         do, out, lse = do.reshape(q.shape), out.reshape(q.shape), lse.reshape(q.shape[:3])
         dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             do, q, k, v, out, lse, 0.0, diagonal
@@ -104,7 +104,7 @@ def _quick(x: Tensor) -> Tensor:
     return x.float() if x.dtype.itemsize == 2 and not has_fast_bf16() else x
 
 
-def _matched(q: Tensor, k: Tensor, v: Tensor, diagonal: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _match_heads(q: Tensor, k: Tensor, v: Tensor, diagonal: bool) -> tuple[Tensor, Tensor, Tensor]:
     """As many heads of keys as of queries: queries that share a head become rows of it, unless rows mean time."""
     shared = q.shape[1] // k.shape[1]
     if shared == 1:
@@ -118,14 +118,14 @@ _TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
 
 @lru_cache
-def chosen(device: torch.device, dtype: torch.dtype, width: int) -> Kernel:
+def choose_kernel(device: torch.device, dtype: torch.dtype, width: int) -> Kernel:
     """A kernel for queries and keys of these."""
     sample = torch.empty(0, width, device=device, dtype=dtype)
     if device.type == "cpu" and CpuFlash.usable():
-        return _proven(Looped(CpuFlash()), sample)
+        return _proven(TiledKernel(CpuFlash()), sample)
     if GpuFlash.usable(sample):
         return _proven(VarlenBatch(GpuFlash()), sample)
-    return Looped(Plain())
+    return TiledKernel(Plain())
 
 
 def _proven(kernel: Kernel, like: Tensor) -> Kernel:
@@ -135,7 +135,7 @@ def _proven(kernel: Kernel, like: Tensor) -> Kernel:
     without an error.
     """
     try:
-        given, expected = _tried(kernel, like), _tried(Looped(Plain()), like)
+        given, expected = _try_kernel(kernel, like), _try_kernel(TiledKernel(Plain()), like)
         worst = max(float((one - other).abs().max()) for one, other in zip(given, expected, strict=True))
         reason = f"its results differ from the formula's by {worst:.1e}"
         good = worst < _TOLERANCE.get(like.dtype, 1e-4)
@@ -148,10 +148,10 @@ def _proven(kernel: Kernel, like: Tensor) -> Kernel:
         "uses the plain formula, which is slower and needs more memory.",
         torch.__version__, str(like.dtype).removeprefix("torch."), like.device, like.shape[-1], reason,
     )  # fmt: skip
-    return Looped(Plain())
+    return TiledKernel(Plain())
 
 
-def _tried(kernel: Kernel, like: Tensor) -> list[Tensor]:
+def _try_kernel(kernel: Kernel, like: Tensor) -> list[Tensor]:
     """Values, lse and gradients of a small causal packed case with shared heads, by a generator of its own."""
     generator = torch.Generator().manual_seed(0)
     shapes = [(2, heads, 16, like.shape[-1]) for heads in (4, 2, 2, 4)]

@@ -16,14 +16,14 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from nemo_vfm.parallel.context.collectives import Pending, Team, all_gather, exchange, reduce_scatter
+from nemo_vfm.parallel.context.collectives import PendingTransfers, Team, all_gather, exchange, reduce_scatter
 from nemo_vfm.parallel.context.kernel import Gradients, Kernel, RunningSoftmax
-from nemo_vfm.parallel.context.tiles import Spans, Tile, held, tiles
-from nemo_vfm.parallel.context.token_order import taken, unshard
+from nemo_vfm.parallel.context.tiles import Spans, Tile, local_spans, tiles
+from nemo_vfm.parallel.context.token_order import take_spans, unshard
 
 
 @dataclass(frozen=True)
-class Call:
+class AttentionCall:
     """One attention, beside its tensors."""
 
     team: Team | None  #: ranks that hold the sequence; None where this one holds all of it
@@ -44,14 +44,16 @@ class Call:
 
     def spans(self, index: int) -> Spans:
         """The positions that a rank holds."""
-        return held(index, self.ranks, self.tokens, self.causal)
+        return local_spans(index, self.ranks, self.tokens, self.causal)
 
     def tiles(self, keys: Spans) -> tuple[Tile, ...]:
         """What this rank's queries see of keys at these positions."""
         return tiles(self.spans(self.index), keys, self.segments, self.causal)
 
 
-def saved(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], running: RunningSoftmax, call: Call) -> Tensor:
+def save_for_backward(
+    ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], running: RunningSoftmax, call: AttentionCall
+) -> Tensor:
     """The result, after keeping what the backward pass needs: this rank's own tensors and nothing of other ranks."""
     out, lse = running.result()
     ctx.save_for_backward(*inputs, out, lse)
@@ -67,7 +69,7 @@ def cast(q: Tensor, sums: Tensor, kv_sums: Tensor) -> tuple[Tensor, Tensor, Tens
 # Kernels run without autocast: it would round what they keep in fp32 on purpose, and differently in the two directions.
 
 
-def ring(q_BHSD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, call: Call) -> Tensor:
+def ring(q_BHSD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, call: AttentionCall) -> Tensor:
     """Attention of this rank's queries, (B, H, S, D)."""
     found: Tensor = _Ring.apply(q_BHSD, k_BKSD, v_BKSD, call)  # type: ignore[no-untyped-call]
     return found
@@ -75,19 +77,19 @@ def ring(q_BHSD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, call: Call) -> Tensor:
 
 class _Ring(Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: AttentionCall) -> Tensor:
         running = RunningSoftmax(q)
         with torch.autocast(q.device.type, enabled=False):
             for whose, kv in _visits(call, torch.stack((k, v))):
                 call.kernel.forward(q, kv[0], kv[1], call.tiles(call.spans(whose)), running)
-        return saved(ctx, (q, k, v), running, call)
+        return save_for_backward(ctx, (q, k, v), running, call)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, do: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
-        call: Call = ctx.call
-        sums, travelling = Gradients(q, k), _Travelling(call)
+        call: AttentionCall = ctx.call
+        sums, travelling = Gradients(q, k), _TravellingGrads(call)
         with torch.autocast(q.device.type, enabled=False):
             for whose, kv in _visits(call, torch.stack((k, v))):
                 call.kernel.backward(do, q, kv[0], kv[1], out, lse, call.tiles(call.spans(whose)), sums)
@@ -96,7 +98,7 @@ class _Ring(Function):
         return cast(q, sums.q_BHSD, travelling.home())
 
 
-def _visits(call: Call, own: Tensor) -> Iterator[tuple[int, Tensor]]:
+def _visits(call: AttentionCall, own: Tensor) -> Iterator[tuple[int, Tensor]]:
     """(whose, keys and values), this rank's first. The next ones travel while the caller computes with these."""
     held = own
     for turn in range(call.ranks):
@@ -111,17 +113,17 @@ def _visits(call: Call, own: Tensor) -> Iterator[tuple[int, Tensor]]:
         held = incoming
 
 
-class _Travelling:
+class _TravellingGrads:
     """Sums of dK and dV that follow their keys from rank to rank and end where those keys live.
 
     The sum for its own keys stays at home, so that the others need one hop less: n - 1, as many as the keys. A sum is
     waited for only after the next computation, which hides its way.
     """
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AttentionCall) -> None:
         self._call = call
         self._own: Tensor | None = None
-        self._pending: Pending | None = None
+        self._pending: PendingTransfers | None = None
         self._arriving: Tensor | None = None
 
     def add(self, whose: int, share: Tensor) -> None:
@@ -129,7 +131,7 @@ class _Travelling:
         if whose == self._call.index or self._call.team is None:
             self._own = share
             return
-        share = self._received(share)
+        share = self._receive(share)
         following, preceding = _neighbours(self._call)
         self._arriving = torch.empty_like(share, memory_format=torch.contiguous_format)
         self._pending = exchange(self._call.team, {following: share}, {preceding: self._arriving})
@@ -137,9 +139,9 @@ class _Travelling:
     def home(self) -> Tensor:
         """The sum over all ranks for this rank's keys and values."""
         assert self._own is not None
-        return self._received(self._own)
+        return self._receive(self._own)
 
-    def _received(self, share: Tensor) -> Tensor:
+    def _receive(self, share: Tensor) -> Tensor:
         """With what the ranks before added, if any."""
         if self._pending and self._arriving is not None:
             self._pending.wait()
@@ -147,40 +149,40 @@ class _Travelling:
         return share
 
 
-def _neighbours(call: Call) -> tuple[int, int]:
+def _neighbours(call: AttentionCall) -> tuple[int, int]:
     return (call.index + 1) % call.ranks, (call.index - 1) % call.ranks
 
 
-def gathered(q_BHSD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, call: Call) -> Tensor:
+def attend_gathered(q_BHSD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, call: AttentionCall) -> Tensor:
     """Attention of this rank's queries, (B, H, S, D)."""
-    found: Tensor = _Gathered.apply(q_BHSD, k_BKSD, v_BKSD, call)  # type: ignore[no-untyped-call]
+    found: Tensor = _GatheredAttention.apply(q_BHSD, k_BKSD, v_BKSD, call)  # type: ignore[no-untyped-call]
     return found
 
 
-class _Gathered(Function):
+class _GatheredAttention(Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: AttentionCall) -> Tensor:
         running, kv = RunningSoftmax(q), _everyones(k, v, call)
         with torch.autocast(q.device.type, enabled=False):
             call.kernel.forward(q, kv[0], kv[1], call.tiles(((0, kv.shape[_SEQUENCE]),)), running)
-        return saved(ctx, (q, k, v), running, call)
+        return save_for_backward(ctx, (q, k, v), running, call)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, do: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
-        call: Call = ctx.call
+        call: AttentionCall = ctx.call
         kv = _everyones(k, v, call)
         sums = Gradients(q, kv[0])
         with torch.autocast(q.device.type, enabled=False):
             seen = call.tiles(((0, kv.shape[_SEQUENCE]),))
             call.kernel.backward(do, q, kv[0], kv[1], out, lse, seen, sums)
         assert call.team is not None
-        parts = [taken(sums.kv_2BKLD, call.spans(index), _SEQUENCE) for index in range(call.ranks)]
+        parts = [take_spans(sums.kv_2BKLD, call.spans(index), _SEQUENCE) for index in range(call.ranks)]
         return cast(q, sums.q_BHSD, reduce_scatter(call.team, torch.stack(parts)))
 
 
-def _everyones(k: Tensor, v: Tensor, call: Call) -> Tensor:
+def _everyones(k: Tensor, v: Tensor, call: AttentionCall) -> Tensor:
     """All ranks' keys and values in the order of their positions, (2, B, K, L, D)."""
     assert call.team is not None
     return unshard(all_gather(call.team, torch.stack((k, v))).unbind(), _SEQUENCE, causal=call.causal)

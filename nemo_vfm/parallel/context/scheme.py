@@ -68,7 +68,7 @@ class Scheme:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class AttentionSizes:
     """One attention as one rank sees it."""
 
     batch: int  #: samples
@@ -89,19 +89,19 @@ class Sizes:
         return self.batch * self.kv_heads * self.tokens * self.width * self.itemsize
 
 
-def forward_bytes(scheme: Scheme, ranks: int, sizes: Sizes) -> float:
+def forward_bytes(scheme: Scheme, ranks: int, sizes: AttentionSizes) -> float:
     """What each rank sends in the forward pass."""
     ring, ulysses = scheme.degrees(ranks)
     return 2 * sizes.keys * (ring - 1) + _heads(sizes, ulysses)
 
 
-def backward_bytes(scheme: Scheme, ranks: int, sizes: Sizes) -> float:
+def backward_bytes(scheme: Scheme, ranks: int, sizes: AttentionSizes) -> float:
     """What each rank sends in the backward pass."""
     ring, ulysses = scheme.degrees(ranks)
     key_sums = sizes.keys // sizes.itemsize * max(sizes.itemsize, 4)  # of the gradient of keys, where it is added up
     return 2 * (sizes.keys + key_sums) * (ring - 1) + _heads(sizes, ulysses)
 
 
-def _heads(sizes: Sizes, ulysses: int) -> float:
+def _heads(sizes: AttentionSizes, ulysses: int) -> float:
     """Queries, keys, values and what comes back: each rank keeps one share of u and sends the others."""
     return 2 * (sizes.queries + sizes.keys) * (ulysses - 1) / ulysses

@@ -39,7 +39,7 @@ class Tile:
 
 
 @lru_cache(maxsize=4096)
-def held(rank: int, ranks: int, tokens: int, causal: bool) -> Spans:
+def local_spans(rank: int, ranks: int, tokens: int, causal: bool) -> Spans:
     """The positions of a rank's `tokens` rows.
 
     One run after another without causality. With it, every rank holds the chunks i and 2 n - 1 - i of 2 n, one early
@@ -90,7 +90,7 @@ def tiles(q_spans: Spans, k_spans: Spans, segments: tuple[int, ...], causal: boo
                 q = (max(q_start, start), min(q_stop, ends[index]))
                 k = (max(k_start, start), min(k_stop, ends[index]))
                 q_by, k_by = q_row - q_start, k_row - k_start
-                for one in _seen(q, k, causal):
+                for one in _visible_tiles(q, k, causal):
                     _append(found, Tile(one.q_start + q_by, one.q_stop + q_by, one.k_start + k_by, one.k_stop + k_by,
                                         one.diagonal))  # fmt: skip
                 start = ends[index]
@@ -100,7 +100,7 @@ def tiles(q_spans: Spans, k_spans: Spans, segments: tuple[int, ...], causal: boo
     return tuple(found)
 
 
-def _seen(q: Span, k: Span, causal: bool) -> Iterator[Tile]:
+def _visible_tiles(q: Span, k: Span, causal: bool) -> Iterator[Tile]:
     """Tiles in global positions: of two runs of one sample, what the queries may see."""
     if not causal or k[1] <= q[0]:
         yield Tile(*q, *k)

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.context.tiles import Spans, held
+from nemo_vfm.parallel.context.tiles import Spans, local_spans
 
 
 def shard(x: Tensor, dim: int, *, rank: int, ranks: int, causal: bool = False) -> Tensor:
     """A rank's share of the tokens along `dim`, in the order that `attend`, told the same of `causal`, expects."""
-    return taken(x, own_spans(x.shape[dim], rank=rank, ranks=ranks, causal=causal), dim)
+    return take_spans(x, own_spans(x.shape[dim], rank=rank, ranks=ranks, causal=causal), dim)
 
 
 def own_spans(tokens: int, *, rank: int, ranks: int, causal: bool = False) -> Spans:
@@ -21,22 +21,22 @@ def own_spans(tokens: int, *, rank: int, ranks: int, causal: bool = False) -> Sp
             f"a sequence of {tokens} tokens is not divisible by {ranks} context ranks. "
             f"Pad it to {-(-tokens // ranks) * ranks}, or choose a context degree that divides it"
         )
-    return held(rank, ranks, tokens // ranks, causal)
+    return local_spans(rank, ranks, tokens // ranks, causal)
 
 
 def unshard(pieces: Sequence[Tensor], dim: int, *, causal: bool = False) -> Tensor:
     """The whole sequence of all ranks' shares, by rank."""
     ranks, tokens = len(pieces), pieces[0].shape[dim]
-    return joined(pieces, [held(rank, ranks, tokens, causal) for rank in range(ranks)], dim)
+    return merge_in_order(pieces, [local_spans(rank, ranks, tokens, causal) for rank in range(ranks)], dim)
 
 
-def taken(x: Tensor, spans: Spans, dim: int) -> Tensor:
+def take_spans(x: Tensor, spans: Spans, dim: int) -> Tensor:
     """The rows of these spans, one after another."""
     parts = [x.narrow(dim, start, stop - start) for start, stop in spans]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 
-def joined(pieces: Sequence[Tensor], spans: Sequence[Spans], dim: int) -> Tensor:
+def merge_in_order(pieces: Sequence[Tensor], spans: Sequence[Spans], dim: int) -> Tensor:
     """Rows of several pieces in the order of their positions."""
     parts = []
     for piece, of_piece in zip(pieces, spans, strict=True):
@@ -51,4 +51,4 @@ def split(whole: Tensor, spans: Sequence[Spans], dim: int) -> list[Tensor]:
     for start, stop in sorted(span for of_piece in spans for span in of_piece):
         rows[start, stop] = (row, row + stop - start)
         row += stop - start
-    return [taken(whole, tuple(rows[span] for span in of_piece), dim) for of_piece in spans]
+    return [take_spans(whole, tuple(rows[span] for span in of_piece), dim) for of_piece in spans]

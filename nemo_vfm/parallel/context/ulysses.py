@@ -12,7 +12,7 @@ from torch.autograd import Function
 
 from nemo_vfm.parallel.context.collectives import Team, exchange
 from nemo_vfm.parallel.context.tiles import Spans
-from nemo_vfm.parallel.context.token_order import joined, split
+from nemo_vfm.parallel.context.token_order import merge_in_order, split
 
 _HEADS, _TOKENS = 1, 2  # of (B, H, S, D)
 
@@ -32,8 +32,8 @@ class _ToHeads(Function):
     def forward(ctx: Any, team: Team, spans: tuple[Spans, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.team, ctx.spans = team, spans
         shares = [tensor.chunk(team.size, _HEADS) for tensor in tensors]
-        received = _traded(team, [[share[member] for share in shares] for member in range(team.size)])
-        return tuple(joined(pieces, spans, _TOKENS) for pieces in zip(*received, strict=True))
+        received = _all_to_all(team, [[share[member] for share in shares] for member in range(team.size)])
+        return tuple(merge_in_order(pieces, spans, _TOKENS) for pieces in zip(*received, strict=True))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -45,7 +45,7 @@ class _ToTokens(Function):
     def forward(ctx: Any, team: Team, spans: tuple[Spans, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.team, ctx.spans = team, spans
         shares = [split(tensor, spans, _TOKENS) for tensor in tensors]
-        received = _traded(team, [[share[member] for share in shares] for member in range(team.size)])
+        received = _all_to_all(team, [[share[member] for share in shares] for member in range(team.size)])
         return tuple(torch.cat(pieces, _HEADS) for pieces in zip(*received, strict=True))
 
     @staticmethod
@@ -53,7 +53,7 @@ class _ToTokens(Function):
         return None, None, *to_heads(ctx.team, ctx.spans, grads)
 
 
-def _traded(team: Team, shares: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+def _all_to_all(team: Team, shares: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
     """`shares[i]` for member i in, what each member had for this one out: all are shaped alike."""
     mine, others = team.index, [member for member in range(team.size) if member != team.index]
     sent = {member: torch.cat([share.flatten() for share in shares[member]]) for member in others}

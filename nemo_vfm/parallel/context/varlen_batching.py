@@ -20,7 +20,7 @@ from nemo_vfm.parallel.context.tiles import Tile
 
 
 @dataclass(frozen=True)
-class Lengths:
+class SequenceOffsets:
     """Where sequences begin and end, for queries and for keys."""
 
     q_ends_N1: Tensor  #: int32, 0 and then where each sequence of queries ends
@@ -33,12 +33,12 @@ class Lengths:
 class Sequences(Protocol):
     """Attention over sequences of unequal lengths, scaled by 1/sqrt(D); keys may have fewer heads than queries."""
 
-    def forward(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, lengths: Lengths) -> tuple[Tensor, Tensor]:
+    def forward(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, lengths: SequenceOffsets) -> tuple[Tensor, Tensor]:
         """(values (T, H, D), lse (H, T))."""
         ...
 
     def backward(self, do_THD: Tensor, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, out_THD: Tensor, lse_HT: Tensor,
-                 lengths: Lengths) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+                 lengths: SequenceOffsets) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """Gradients of queries, keys and values."""
         ...
 
@@ -54,8 +54,8 @@ class VarlenBatch:
         for batch in rounds(tuple(tiles)):
             rows, keys = _runs([tile.q for tile in batch]), _runs([tile.k for tile in batch])
             lengths = _lengths(batch, q.shape[0], q.device)
-            out, lse = self._sequences.forward(_packed(q, rows), _packed(k, keys), _packed(v, keys), lengths)
-            out_BHTD = _unpacked(out, q.shape[0])
+            out, lse = self._sequences.forward(_pack(q, rows), _pack(k, keys), _pack(v, keys), lengths)
+            out_BHTD = _unpack(out, q.shape[0])
             lse_BHT = torch.unflatten(lse, 1, (q.shape[0], -1)).transpose(0, 1)
             for run, packed in _both(rows):
                 into.add(run, out_BHTD[:, :, packed], lse_BHT[:, :, packed])
@@ -66,11 +66,11 @@ class VarlenBatch:
         for batch in rounds(tuple(tiles)):
             rows, keys = _runs([tile.q for tile in batch]), _runs([tile.k for tile in batch])
             lengths = _lengths(batch, q.shape[0], q.device)
-            do_T, q_T, out_T = (_packed(x, rows) for x in (do, q, out))
+            do_T, q_T, out_T = (_pack(x, rows) for x in (do, q, out))
             lse_HT = torch.cat([lse[:, :, run] for run in rows], 2).transpose(0, 1).flatten(1)
-            dq, dk, dv = self._sequences.backward(do_T, q_T, _packed(k, keys), _packed(v, keys), out_T, lse_HT, lengths)
-            into.add_rows(_both(rows), _unpacked(dq, q.shape[0]))
-            into.add_keys(_both(keys), _unpacked(dk, q.shape[0]), _unpacked(dv, q.shape[0]))
+            dq, dk, dv = self._sequences.backward(do_T, q_T, _pack(k, keys), _pack(v, keys), out_T, lse_HT, lengths)
+            into.add_rows(_both(rows), _unpack(dq, q.shape[0]))
+            into.add_keys(_both(keys), _unpack(dk, q.shape[0]), _unpack(dv, q.shape[0]))
 
 
 @lru_cache(maxsize=256)
@@ -105,21 +105,21 @@ def _both(runs: Sequence[slice]) -> list[tuple[slice, slice]]:
     return [(run, slice(ends[index], ends[index + 1])) for index, run in enumerate(runs)]
 
 
-def _packed(x_BHSD: Tensor, runs: Sequence[slice]) -> Tensor:
+def _pack(x_BHSD: Tensor, runs: Sequence[slice]) -> Tensor:
     """(T, H, D): the rows of the first sample, then of the next."""
     x_BSHD = x_BHSD.transpose(1, 2)
     return torch.cat([x_BSHD[:, run] for run in runs], 1).flatten(0, 1)
 
 
-def _unpacked(x_THD: Tensor, batch: int) -> Tensor:
+def _unpack(x_THD: Tensor, batch: int) -> Tensor:
     """(B, H, T / B, D)."""
     return torch.unflatten(x_THD, 0, (batch, -1)).transpose(1, 2)
 
 
 @lru_cache(maxsize=256)
-def _lengths(tiles: tuple[Tile, ...], batch: int, device: torch.device) -> Lengths:
+def _lengths(tiles: tuple[Tile, ...], batch: int, device: torch.device) -> SequenceOffsets:
     """Kept between calls: every layer of a step asks for the same, and moving it to a GPU waits for the GPU."""
     q = [tile.q_stop - tile.q_start for tile in tiles]
     k = [tile.k_stop - tile.k_start for tile in tiles]
     q_ends, k_ends = (torch.tensor([0, *accumulate(sizes * batch)], dtype=torch.int32) for sizes in (q, k))
-    return Lengths(q_ends.to(device), k_ends.to(device), max(q), max(k), tiles[0].diagonal)
+    return SequenceOffsets(q_ends.to(device), k_ends.to(device), max(q), max(k), tiles[0].diagonal)

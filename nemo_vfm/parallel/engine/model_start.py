@@ -12,7 +12,7 @@ from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled
 from nemo_vfm.parallel.apply.frozen_weights import narrow
 from nemo_vfm.parallel.engine.step_runner import EngineInputs
-from nemo_vfm.parallel.layers.token_layout import Layout, call_within, under
+from nemo_vfm.parallel.layers.token_layout import TokenLayout, call_within, under
 from nemo_vfm.parallel.plan.mesh import Mesh, layout_of
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import on_meta
@@ -44,7 +44,7 @@ def build_unsplit(parts: EngineInputs) -> tuple[nn.Module, bool, bool]:
         model, meta = build_unfilled(parts.model, parts.seed)
     else:  # a single rank holds the whole model from the start
         model, meta = build_model(parts.model, parts.seed), False
-    narrowed = narrow(model, parts.precision.resolved()[0])
+    narrowed = narrow(model, parts.precision.resolve()[0])
     if parts.precision.fp8 is not None:
         from nemo_vfm.parallel.fp8.use_fp8 import require_hardware, use_fp8
 
@@ -53,7 +53,7 @@ def build_unsplit(parts: EngineInputs) -> tuple[nn.Module, bool, bool]:
     return model, meta, narrowed
 
 
-def enter_layout(model: nn.Module, mesh: Mesh | None, parts: EngineInputs, *, autocast: bool) -> Layout:
+def enter_layout(model: nn.Module, mesh: Mesh | None, parts: EngineInputs, *, autocast: bool) -> TokenLayout:
     """Let every call of a model in training run under the layout that it was split for; every rank must call it.
 
     Args:

@@ -76,11 +76,11 @@ def grouped_optimizer(
     wanted = {*given, *(["weight_decay"] if decays else [])}
     if unknown := sorted(wanted - inspect.signature(make).parameters.keys()):
         raise ValueError(f"torch.optim.{kind} takes no {', '.join(unknown)}; set it to null")
-    made: torch.optim.Optimizer = make(params if not groups else _grouped(list(params), groups, lr), **given)
+    made: torch.optim.Optimizer = make(params if not groups else _group_params(list(params), groups, lr), **given)
     return made
 
 
-def _grouped(
+def _group_params(
     params: Sequence[nn.Parameter | tuple[str, nn.Parameter]], groups: Mapping[str, ParamGroup], lr: float
 ) -> list[dict[str, Any]]:
     """All groups, also those that are empty here: a pipeline's ranks have the same ones.

@@ -65,7 +65,7 @@ def split_for_serving(model: nn.Module, tensor: int) -> ServingRanks:
 
 def require_whole_heads(model: nn.Module, tensor: int) -> None:
     """Refuse a number of ranks that would share a head of keys and values."""
-    how = apply_parallelism.declared(model)
+    how = apply_parallelism.read_sharding_spec(model)
     fit = [number for number in how.tensor_degrees() if how.heads % number == 0]
     if tensor not in fit:
         queries = "" if how.query_heads in (None, how.heads) else f" ({how.query_heads} of queries)"
@@ -78,9 +78,9 @@ def sum_of_shares(weight: Tensor) -> Callable[[Tensor], Tensor] | None:
     found = spread(weight)
     if found is None or not found.placements[0].is_shard(1):
         return None
-    return partial(_summed, group=found.device_mesh.get_group())
+    return partial(_all_reduce, group=found.device_mesh.get_group())
 
 
-def _summed(x: Tensor, *, group: dist.ProcessGroup) -> Tensor:
+def _all_reduce(x: Tensor, *, group: dist.ProcessGroup) -> Tensor:
     dist.all_reduce(x, group=group)
     return x

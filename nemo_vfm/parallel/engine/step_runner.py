@@ -21,16 +21,16 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.sample_batches import PackedBatch
 from nemo_vfm.core.types.task import ModelInputs, ScoresSamples, Task
 from nemo_vfm.parallel.apply.frozen_weights import learned_state
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
-from nemo_vfm.parallel.layers.token_layout import Layout, under
+from nemo_vfm.parallel.layers.token_layout import TokenLayout, under
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory
 from nemo_vfm.parallel.ranks.gather import Gather
 
 if TYPE_CHECKING:
-    from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline
+    from nemo_vfm.parallel.apply.pipeline_schedule import RankPipeline
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -143,10 +143,10 @@ class StepRunner:
 
     parts: EngineInputs  #: what the engine was given
     model: nn.Module  #: this rank's part, on its device
-    layout: Layout  #: of tokens and heads
+    layout: TokenLayout  #: of tokens and heads
     weights: DenseUpdater  #: updates the parameters
     others: Sequence[Updater]  #: update everything else
-    pipeline: "Pipeline | None" = None  #: the stages of this rank, where blocks are cut
+    pipeline: "RankPipeline | None" = None  #: the stages of this rank, where blocks are cut
     #: runs forward and backward of the microbatches of a rank that has all blocks
     backward: Callable[[Forwards, int], tuple[float, float]] = backward_each
     clip_norm: float | None = None  #: the gradient's global L2 norm is scaled down to this; None leaves it
@@ -217,16 +217,16 @@ class StepRunner:
 
         if not isinstance(batch, PackedBatch):
             require_even(len(batch), self.parts.plan.microbatches)
-        prepared = [self._prepared(piece, training=True) for piece in pieces]
+        prepared = [self._prepare(piece, training=True) for piece in pieces]
         shapes.extend(one.shapes() for one in prepared)
         loss = self.pipeline.backward(prepared, self.parts.task.losses, self.parts.precision.autocast)
         return loss, sum(float(one.weight_B.sum()) for one in prepared)
 
-    def _prepared(self, batch: Batch, *, training: bool) -> ModelInputs:
+    def _prepare(self, batch: Batch, *, training: bool) -> ModelInputs:
         return self.parts.task.prepare(batch.to(self._device), seed=self.parts.seed, training=training)
 
     def _forward(self, batch: Batch, *, training: bool) -> tuple[ModelInputs, Tensor]:
-        prepared = self._prepared(batch, training=training)
+        prepared = self._prepare(batch, training=training)
         with self._autocast:
             output = self.model(**prepared.inputs)
         if isinstance(self.parts.task, ScoresSamples) and not (training and self.on_scores is None):
@@ -260,7 +260,7 @@ class StepRunner:
         Raises:
             CorruptCheckpoint: names or shapes are not this model's.
         """
-        ranks = joined()
+        ranks = gather_group()
         fill(learned_state(self.model), groups["model"], ranks)
         for one in (self.weights, *self.others):
             one.load(groups.get(one.group, {}), ranks)

@@ -10,8 +10,8 @@ from torch import nn
 from nemo_vfm.core.device import device
 from nemo_vfm.core.seed import derive
 from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline
-from nemo_vfm.parallel.apply.pipeline_stage import Stage, cut, repeated, stages_of
+from nemo_vfm.parallel.apply.pipeline_schedule import RankPipeline
+from nemo_vfm.parallel.apply.pipeline_stage import PipelineStage, cut, params_of_every_stage, stages_of
 from nemo_vfm.parallel.engine.engine import Recompute
 from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
 from nemo_vfm.parallel.engine.model_start import build_unsplit, enter_layout
@@ -44,7 +44,7 @@ def start(
         model.to(device())
     if mesh is not None:
         stages = stages_of(model, ranges, plan, mesh.at) if ranges else []
-        pipeline = _shared(model, stages, mesh, parts.precision.resolved()[0])
+        pipeline = _share_weights(model, stages, mesh, parts.precision.resolve()[0])
     if meta:
         apply_parallelism.fill(model, derive(parts.seed, "initial weights"), device())
     shared = mesh is not None and mesh.sharding is not None
@@ -56,13 +56,15 @@ def start(
                       nonfinite=copy.copy(nonfinite))  # fmt: skip
 
 
-def _shared(model: nn.Module, stages: Sequence[Stage], mesh: Mesh, dtype: torch.dtype) -> Pipeline | None:
+def _share_weights(
+    model: nn.Module, stages: Sequence[PipelineStage], mesh: Mesh, dtype: torch.dtype
+) -> RankPipeline | None:
     """Spread the weights over the ranks that share them; stage by stage where there is a pipeline."""
     if not stages:
         apply_parallelism.shard(model, mesh, dtype)
         return None
     # What several stages on one rank have in common can belong to none of their FSDP roots.
-    apart = repeated(model) if len(stages) > 1 else set()
+    apart = params_of_every_stage(model) if len(stages) > 1 else set()
     for stage in stages:
         apply_parallelism.shard(stage, mesh, dtype, stage.blocks(), apart=apart, gather_once=True)
-    return Pipeline(model, stages, mesh)
+    return RankPipeline(model, stages, mesh)

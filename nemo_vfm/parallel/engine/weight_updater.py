@@ -17,11 +17,11 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.apply.local_shard import local, spread
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import in_layout_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import restored
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import restore_state
 from nemo_vfm.parallel.engine.step_runner import DenseUpdater
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.sharding_spec import Divisible, OptimizerFactory, matching
+from nemo_vfm.parallel.plan.sharding_spec import Divisible, OptimizerFactory, match_modules
 from nemo_vfm.parallel.ranks.gather import Gather
 
 _BUCKET_BYTES = 64 << 20  # of one all-reduce: few calls, and no second copy of all gradients
@@ -44,7 +44,7 @@ class WeightUpdater(DenseUpdater):
     group = "optimizer"
 
     def __init__(self, factory: OptimizerFactory, model: nn.Module, mesh: Mesh | None, *, offload: bool) -> None:
-        self._model, self._mesh, self._holding = model, mesh, held(model, mesh)
+        self._model, self._mesh, self._holding = model, mesh, owned_params(model, mesh)
         learning = {one.name: one.parameter for one in self._holding if one.parameter.requires_grad}
         if any(spread(parameter) is not None for parameter in learning.values()):
             _require_elementwise(factory)
@@ -125,7 +125,7 @@ class WeightUpdater(DenseUpdater):
         Args:
             state: whole ones by name; what belongs to another pipeline stage is not read.
         """
-        found = restored(state, self._whole, ranks)
+        found = restore_state(state, self._whole, ranks)
         self._stale = True
         self.optimizer.state.clear()
         # State lies where the weights do; a step count does only if the optimizer is fused or capturable.
@@ -171,7 +171,7 @@ class ParamOwnership:
     copies: int  #: ranks that hold the very same part
 
 
-def held(model: nn.Module, mesh: Mesh | None) -> list[ParamOwnership]:
+def owned_params(model: nn.Module, mesh: Mesh | None) -> list[ParamOwnership]:
     """What this rank holds, with who shares it; None where it is alone."""
     if mesh is None:
         return [ParamOwnership(name, parameter, False, False, False, 1) for name, parameter in model.named_parameters()]
@@ -179,7 +179,7 @@ def held(model: nn.Module, mesh: Mesh | None) -> list[ParamOwnership]:
     how = model.plan() if isinstance(model, Divisible) else None
     modules = [name for name, _ in model.named_modules()]
     sums = summed_over_tensor(model, plan)
-    repeated = set(matching(how.every if how else (), modules))
+    repeated = set(match_modules(how.every if how else (), modules))
     found = []
     for name, parameter in model.named_parameters():
         axes = () if (parts := spread(parameter)) is None else parts.device_mesh.mesh_dim_names or ()
@@ -202,8 +202,8 @@ def summed_over_tensor(model: nn.Module, plan: ParallelPlan) -> set[str]:
     if plan.tensor == 1:
         return set()
     how, modules = model.plan() if isinstance(model, Divisible) else None, dict(model.named_modules())
-    of_heads = set(matching(how.per_head if how else (), modules))
-    complete = set(matching(how.whole_gradient if how else (), modules))
+    of_heads = set(match_modules(how.per_head if how else (), modules))
+    complete = set(match_modules(how.whole_gradient if how else (), modules))
     complete |= {name for name, module in modules.items() if getattr(module, "whole_gradient", False)}
     names = [name for name, _ in model.named_parameters() if not _below(name, complete)]
     return {name for name in names if plan.sequence or _below(name, of_heads)}

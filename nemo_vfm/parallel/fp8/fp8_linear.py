@@ -17,7 +17,7 @@ from nemo_vfm.parallel.apply.local_shard import spread
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_product import product
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats
-from nemo_vfm.parallel.fp8.operands import Operands, OperandSplit, made, share
+from nemo_vfm.parallel.fp8.operands import Operands, OperandSplit, require_made, share
 from nemo_vfm.parallel.fp8.quantise import Quantised
 from nemo_vfm.parallel.layers.token_layout import active
 
@@ -141,7 +141,7 @@ class _Products(torch.autograd.Function):
         # What the sum over rows will need of x; nothing else of it is kept. An attribute of ctx would live on where the
         # block is computed again in backward.
         ctx.save_for_backward(*(turned or (None, None)), *(weight_turned or (weight, None)))
-        return product(made(by_row), made(weight_by_row), fast=True, dtype=x.dtype)
+        return product(require_made(by_row), require_made(weight_by_row), fast=True, dtype=x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -154,8 +154,8 @@ class _Products(torch.autograd.Function):
         if needs_x:
             turned = Quantised(weight, weight_scale)
             if weight_scale is None:
-                turned = made(operands.copies(weight, "weight", by_row=False, turned=True)[1])
-            grad_x = share(product(made(by_row), turned, dtype=grad.dtype), operands)
+                turned = require_made(operands.copies(weight, "weight", by_row=False, turned=True)[1])
+            grad_x = share(product(require_made(by_row), turned, dtype=grad.dtype), operands)
         if grad_turned is not None:
             grad_w = share(product(grad_turned, Quantised(elements, scale), dtype=grad.dtype), operands)
         return grad_x, grad_w, None

@@ -77,7 +77,7 @@ class Operands:
         self, x: Tensor, role: str, *, by_row: bool = True, turned: bool = False
     ) -> tuple[Quantised | None, Quantised | None]:
         """A matrix for the product that sums over its last dimension, and its transpose for that over the first."""
-        make = self._fused if fuses(x) and self.spec.recipe != "mxfp8" else self._apart
+        make = self._quantise_fused if fuses(x) and self.spec.recipe != "mxfp8" else self._apart
         found = make(x, role, by_row, turned)
         if self.stats is not None and found[0] is not None:
             self.stats.note(role, x, found[0])
@@ -86,7 +86,7 @@ class Operands:
     def note(self, x: Tensor, role: str) -> None:
         """Count what is lost of an operand that other kernels quantise."""
         if self.stats is not None:
-            self.stats.note(role, x, made(self._apart(x, role, True, False)[0]))
+            self.stats.note(role, x, require_made(self._apart(x, role, True, False)[0]))
 
     def whole_gradient(self, grad: Tensor) -> Tensor:
         """The output's gradient, summed where ranks have parts of the sum."""
@@ -95,7 +95,9 @@ class Operands:
             dist.all_reduce(grad, group=self.partial_gradient)
         return grad
 
-    def _fused(self, x: Tensor, role: str, by_row: bool, turned: bool) -> tuple[Quantised | None, Quantised | None]:
+    def _quantise_fused(
+        self, x: Tensor, role: str, by_row: bool, turned: bool
+    ) -> tuple[Quantised | None, Quantised | None]:
         from nemo_vfm.parallel.fp8.triton_casts import amax_of_rows, amax_of_tensor, cast
 
         x, granularity, factor = x.contiguous(), self._granularity(role), None
@@ -121,7 +123,7 @@ class Operands:
         first = None
         if by_row or same:
             if self.history is None:
-                first = self._quantised(x, role, turned=False)
+                first = self._quantise(x, role, turned=False)
             else:
                 if self.is_training:
                     self.history.see(role, x.detach().abs().max())
@@ -130,10 +132,10 @@ class Operands:
         if turned and first is not None and same:
             second = Quantised(first.elements.T, first.scale.T if first.scale.dim() else first.scale)
         elif turned:
-            second = self._quantised(x.T, role, turned=True)
+            second = self._quantise(x.T, role, turned=True)
         return first if by_row else None, second
 
-    def _quantised(self, x: Tensor, role: str, *, turned: bool) -> Quantised:
+    def _quantise(self, x: Tensor, role: str, *, turned: bool) -> Quantised:
         granularity = self._granularity(role)
         whole = partial(self.split.whole_amax, role=role, granularity=granularity, turned=turned)
         return quantise(x, granularity, self.dtype(role), pow2=self.spec.scales_are_pow2, whole=whole)
@@ -146,7 +148,7 @@ class Operands:
         return E5M2 if role == "gradient" and self.spec.gradients_in_e5m2 else E4M3
 
 
-def made(copy: Quantised | None) -> Quantised:
+def require_made(copy: Quantised | None) -> Quantised:
     """The copy that was asked for."""
     assert copy is not None
     return copy

@@ -32,7 +32,7 @@ class TeProducts(torch.autograd.Function):
         rows = _cast(x, "input", operands, turned=trained)
         by_row = _cast(weight, "weight", operands, turned=keeps_weight)
         product: Tensor = general_gemm(by_row, rows, out_dtype=x.dtype)[0]
-        kept = _turned(rows) if trained else None, _turned(by_row) if keeps_weight else weight
+        kept = _transposed_only(rows) if trained else None, _transposed_only(by_row) if keeps_weight else weight
         tensors, ctx.tensor_objects = te.prepare_for_saving(*kept)
         ctx.save_for_backward(*tensors)
         return product
@@ -56,7 +56,7 @@ class TeProducts(torch.autograd.Function):
         return grad_x, grad_w, None
 
 
-def _turned(quantised: Any) -> Any:
+def _transposed_only(quantised: Any) -> Any:
     """With the transposed copy alone."""
     quantised.update_usage(rowwise_usage=False, columnwise_usage=True)
     return quantised

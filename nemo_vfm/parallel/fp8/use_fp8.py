@@ -11,14 +11,14 @@ from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.optional import require
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Products, require_divisible, to_fp8
-from nemo_vfm.parallel.plan.sharding_spec import Divisible, matching
+from nemo_vfm.parallel.plan.sharding_spec import Divisible, match_modules
 
 
 def use_fp8(model: nn.Module, spec: Fp8, tensor: int = 1) -> list[str]:
     """Let the linears of `large_linears`, which `tensor` ranks will split, compute in FP8, and name them."""
     found = large_linears(model, spec, tensor)
     assert isinstance(model, Divisible)
-    texts = matching(model.plan().whole_input, found)
+    texts = match_modules(model.plan().whole_input, found)
     for name, linear in found.items():
         to_fp8(linear, spec, whole_input=name in texts)
     return list(found)
@@ -75,10 +75,10 @@ def large_linears(model: nn.Module, spec: Fp8, tensor: int = 1) -> dict[str, nn.
     depth = how.blocks.count(".") + 2
     found = {
         name: module
-        for name in matching((*how.column, *how.row), names)
+        for name in match_modules((*how.column, *how.row), names)
         if ".".join(name.split(".")[:depth]) in inner and isinstance(module := names[name], nn.Linear)
     }
-    rows = matching(how.row, found)
+    rows = match_modules(how.row, found)
     for name, linear in found.items():
         inputs, outputs = (tensor, 1) if name in rows else (1, tensor)
         sizes = {"in_features": linear.in_features // inputs, "out_features": linear.out_features // outputs}

@@ -20,7 +20,7 @@ from torch.distributed import ProcessGroup
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.context.collectives import everyone
-from nemo_vfm.parallel.context.tiles import Spans, held
+from nemo_vfm.parallel.context.tiles import Spans, local_spans
 from nemo_vfm.parallel.context.ulysses import to_heads, to_tokens
 from nemo_vfm.parallel.layers.token_layout import active
 from nemo_vfm.parallel.layers.uncompiled import uncompiled
@@ -118,7 +118,7 @@ def to_sequence(x_PTD: Tensor, *, batch: int, group: ProcessGroup | None) -> Ten
 def _runs(group: ProcessGroup, frames: int) -> tuple[Spans, ...]:
     """The frames of each rank."""
     ranks = group.size()
-    return tuple(held(rank, ranks, frames // ranks, causal=False) for rank in range(ranks))
+    return tuple(local_spans(rank, ranks, frames // ranks, causal=False) for rank in range(ranks))
 
 
 def places_of(tokens: int, frames: int, ranks: int) -> int:

@@ -30,7 +30,7 @@ class SharedHead:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TokenLayout:
     """How the tokens of a sequence lie on this process and its peers."""
 
     #: the ranks that hold one sequence between them, context outer, tensor inner; None where this holds all
@@ -47,17 +47,17 @@ class Layout:
     lockstep: ProcessGroup | None = None
 
 
-_ALONE = Layout()
+_ALONE = TokenLayout()
 _ACTIVE = [_ALONE]
 
 
-def active() -> Layout:
+def active() -> TokenLayout:
     """The layout that the model is called under."""
     return _ACTIVE[-1]
 
 
 @contextmanager
-def under(layout: Layout) -> Iterator[None]:
+def under(layout: TokenLayout) -> Iterator[None]:
     """Call models under a layout."""
     _ACTIVE.append(layout)
     try:
@@ -118,15 +118,15 @@ def gather_tokens(x: Tensor, dim: int) -> Tensor:
 
 def sum_over_tokens(x: Tensor) -> Tensor:
     """The sum of what ranks that share a sequence's tokens have; outside of autograd."""
-    return _reduced(x, active().tokens, torch.distributed.ReduceOp.SUM)
+    return _all_reduce(x, active().tokens, torch.distributed.ReduceOp.SUM)
 
 
 def greatest_in_lockstep(x: Tensor) -> Tensor:
     """The greatest of what ranks that run the same blocks have; outside of autograd."""
-    return _reduced(x, active().lockstep, torch.distributed.ReduceOp.MAX)
+    return _all_reduce(x, active().lockstep, torch.distributed.ReduceOp.MAX)
 
 
-def _reduced(x: Tensor, group: ProcessGroup | None, how: "torch.distributed.ReduceOp.RedOpType") -> Tensor:
+def _all_reduce(x: Tensor, group: ProcessGroup | None, how: "torch.distributed.ReduceOp.RedOpType") -> Tensor:
     if group is None:
         return x
     whole = x.clone(memory_format=torch.contiguous_format)

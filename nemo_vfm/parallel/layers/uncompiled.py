@@ -16,7 +16,7 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def called(*arguments: P.args, **named: P.kwargs) -> R:
-        chosen = _disabled(function) if "torch._dynamo" in sys.modules else function
+        chosen = _disable_compiler(function) if "torch._dynamo" in sys.modules else function
         return chosen(*arguments, **named)
 
     called._torchdynamo_disable = True  # type: ignore[attr-defined]  # the compiler's own mark: it breaks the graph here
@@ -24,6 +24,6 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @cache
-def _disabled(function: Callable[P, R]) -> Callable[P, R]:
+def _disable_compiler(function: Callable[P, R]) -> Callable[P, R]:
     found: Callable[P, R] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
     return found

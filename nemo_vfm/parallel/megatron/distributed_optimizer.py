@@ -24,8 +24,8 @@ from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.apply.pipeline_stage import repeated
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import restored
+from nemo_vfm.parallel.apply.pipeline_stage import params_of_every_stage
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import restore_state
 from nemo_vfm.parallel.engine import weight_updater
 from nemo_vfm.parallel.engine.step_runner import DenseUpdater
 from nemo_vfm.parallel.megatron.adam_arguments import adam_arguments, own_numbers
@@ -180,7 +180,7 @@ class MegatronUpdater(DenseUpdater):
     def load(self, state: Mapping[str, Tensor], ranks: Gather) -> None:
         """The inverse of `state`; every rank must call it."""
         layout = {shard.name: self._laid_out(shard, shard.parameter.detach()) for shard in self._shards}
-        found = restored(state, layout, ranks, {s.name: s.rows for s in self._shards if s.parameter.dim()})
+        found = restore_state(state, layout, ranks, {s.name: s.rows for s in self._shards if s.parameter.dim()})
         self.optimizer.state.clear()
         for shard in self._shards:
             if shard.main is None or shard.name not in found:
@@ -233,7 +233,7 @@ def data_parallel(
 
     That is the whole parameters of which each tensor rank has a part of the gradient, and those of every stage.
     """
-    everywhere = repeated(model) if mesh.plan.pipeline > 1 else set()
+    everywhere = params_of_every_stage(model) if mesh.plan.pipeline > 1 else set()
     named, dims = dict(model.named_parameters()), split_parameters(model)
     sums = weight_updater.summed_over_tensor(model, mesh.plan) - dims.keys()
     partial_ones = [one for name, one in named.items() if name in sums and one.requires_grad]

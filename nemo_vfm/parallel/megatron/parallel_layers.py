@@ -27,11 +27,11 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.apply.apply_parallelism import declared
+from nemo_vfm.parallel.apply.apply_parallelism import read_sharding_spec
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear, Fp8Products
 from nemo_vfm.parallel.plan.adapter_split import ADAPTERS
 from nemo_vfm.parallel.plan.mesh import Mesh
-from nemo_vfm.parallel.plan.sharding_spec import matching
+from nemo_vfm.parallel.plan.sharding_spec import match_modules
 
 #: Name of the attribute that says along which dimension each of a module's parameters is split.
 SPLIT_DIMS = "split_dims"
@@ -64,7 +64,7 @@ class ColumnLinear(_NoExtraState, _Cast, ColumnParallelLinear):  # type: ignore[
 
     def __init__(self, linear: nn.Linear, config: TransformerConfig, group: ProcessGroup) -> None:
         super().__init__(
-            linear.in_features, linear.out_features, config=config, init_method=_kept, bias=linear.bias is not None,
+            linear.in_features, linear.out_features, config=config, init_method=_no_init, bias=linear.bias is not None,
             gather_output=False, tp_group=group,
         )  # fmt: skip
         self.in_features, self.out_features = linear.in_features, linear.out_features
@@ -80,7 +80,7 @@ class RowLinear(_NoExtraState, _Cast, RowParallelLinear):  # type: ignore[misc]
 
     def __init__(self, linear: nn.Linear, config: TransformerConfig, group: ProcessGroup) -> None:
         super().__init__(
-            linear.in_features, linear.out_features, config=config, init_method=_kept, bias=linear.bias is not None,
+            linear.in_features, linear.out_features, config=config, init_method=_no_init, bias=linear.bias is not None,
             input_is_parallel=True, skip_bias_add=True, tp_group=group,
         )  # fmt: skip
         self.in_features, self.out_features = linear.in_features, linear.out_features
@@ -122,7 +122,7 @@ class WordEmbedding(VocabParallelEmbedding):  # type: ignore[misc]
 
     def __init__(self, embedding: nn.Embedding, config: TransformerConfig, group: ProcessGroup) -> None:
         super().__init__(
-            embedding.num_embeddings, embedding.embedding_dim, init_method=_kept, config=config, tp_group=group,
+            embedding.num_embeddings, embedding.embedding_dim, init_method=_no_init, config=config, tp_group=group,
             reduce_scatter_embeddings=config.sequence_parallel,
         )  # fmt: skip
         self.split_dims = {"weight": 0}
@@ -133,7 +133,7 @@ class WordEmbedding(VocabParallelEmbedding):  # type: ignore[misc]
         return found.transpose(0, 1) if self.reduce_scatter_embeddings else found
 
 
-def _kept(weight: Tensor) -> Tensor:
+def _no_init(weight: Tensor) -> Tensor:
     """Draw nothing: weights are the model's own."""
     return weight
 
@@ -152,28 +152,28 @@ def split(model: nn.Module, mesh: Mesh, group: ProcessGroup, config: Transformer
     """Put this rank's part of every linear that the model names in its place, over the tensor ranks of `group`."""
     if mesh.plan.tensor == 1:
         return
-    how, names = declared(model), dict(model.named_modules())
-    whole = set(_matched(how.whole_input, names))
+    how, names = read_sharding_spec(model), dict(model.named_modules())
+    whole = set(_match_linears(how.whole_input, names))
     made: dict[int, nn.Parameter] = {}
     without_sequence = copy.copy(config)  # for layers whose input every rank has whole
     without_sequence.sequence_parallel = False
-    for name in _matched(how.column, names):
+    for name in _match_linears(how.column, names):
         linear = ColumnLinear(names[name], without_sequence if name in whole else config, group)
         _put(model, name, names[name], linear, mesh, made)
-    for name in _matched(how.row, names):
+    for name in _match_linears(how.row, names):
         _put(model, name, names[name], RowLinear(names[name], config, group), mesh, made)
-    for name in _matched(how.vocabulary, names):
+    for name in _match_linears(how.vocabulary, names):
         _put(model, name, names[name], WordEmbedding(names[name], config, group), mesh, made)
-    for name in _matched(how.across_heads, names):
+    for name in _match_linears(how.across_heads, names):
         module: Any = names[name]
         module.weight, module.split_dims = _part(module.weight, 0, mesh), {"weight": 0}
-        module.total = partial(_summed, group)
+        module.total = partial(_sum_over_ranks, group)
         _show_as_parts(module, mesh)
 
 
-def _matched(patterns: tuple[str, ...], names: Mapping[str, nn.Module]) -> list[str]:
+def _match_linears(patterns: tuple[str, ...], names: Mapping[str, nn.Module]) -> list[str]:
     # Those of another pipeline stage are hollow.
-    return [name for name in matching(patterns, names) if names[name].weight is not None]
+    return [name for name in match_modules(patterns, names) if names[name].weight is not None]
 
 
 def _put(
@@ -203,7 +203,7 @@ def _part(parameter: nn.Parameter, dim: int | None, mesh: Mesh) -> nn.Parameter:
     return nn.Parameter(own, requires_grad=parameter.requires_grad)
 
 
-def _summed(group: ProcessGroup, part: Tensor) -> Tensor:
+def _sum_over_ranks(group: ProcessGroup, part: Tensor) -> Tensor:
     """Sums over ranks; its gradient is summed too, because each rank's heads use the result."""
     whole: Tensor = reduce_from_tensor_model_parallel_region(part, group=group)
     return copy_to_tensor_model_parallel_region(whole, group=group)  # type: ignore[no-any-return]

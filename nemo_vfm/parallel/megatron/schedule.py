@@ -23,8 +23,8 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline, require_same
-from nemo_vfm.parallel.apply.pipeline_stage import Stage
+from nemo_vfm.parallel.apply.pipeline_schedule import RankPipeline, require_same
+from nemo_vfm.parallel.apply.pipeline_stage import PipelineStage
 from nemo_vfm.parallel.plan.mesh import Mesh, group_along
 from nemo_vfm.parallel.plan.plan import AXES, ParallelPlan
 
@@ -79,11 +79,11 @@ def run_alone(
         weights.append(weight)
         return loss, _three
 
-    _scheduled(1, None, forward, forwards, _Settings(config), count, groups)
+    _run_schedule(1, None, forward, forwards, _Settings(config), count, groups)
     return sum(map(float, losses)), sum(weights)
 
 
-def _scheduled(
+def _run_schedule(
     pipeline: int, virtual: int | None, forward: Callable[..., Any], iterators: Any, models: Any, count: int,
     groups: ProcessGroupCollection, **more: Any,
 ) -> None:  # fmt: skip
@@ -100,7 +100,7 @@ def _three(loss: Tensor) -> tuple[Tensor, Tensor, None]:
 class _Chunk(_Settings):
     """A stage as the schedules see it: between stages go vectors (N, 1, 1), whatever shape the model has there."""
 
-    def __init__(self, config: TransformerConfig, stage: Stage, between: Tensor, vp_stage: int) -> None:
+    def __init__(self, config: TransformerConfig, stage: PipelineStage, between: Tensor, vp_stage: int) -> None:
         super().__init__(config)
         self.stage, self.between, self.vp_stage = stage, between, vp_stage
         self._received: Tensor | None = None
@@ -120,11 +120,11 @@ class _Chunk(_Settings):
         return y.reshape(-1, 1, 1)
 
 
-class MegatronPipeline(Pipeline):
+class MegatronPipeline(RankPipeline):
     """The stages of one rank under 1F1B, or interleaved where a rank has several."""
 
     def __init__(
-        self, model: nn.Module, stages: Sequence[Stage], mesh: Mesh, config: TransformerConfig,
+        self, model: nn.Module, stages: Sequence[PipelineStage], mesh: Mesh, config: TransformerConfig,
         groups: ProcessGroupCollection,
     ) -> None:  # fmt: skip
         super().__init__(model, stages, mesh)
@@ -138,17 +138,17 @@ class MegatronPipeline(Pipeline):
 
         def forward(numbers: Iterator[int], chunk: _Chunk) -> tuple[Tensor, Any]:
             number = next(numbers)
-            return chunk(number), partial(self._noted, losses, number)
+            return chunk(number), partial(self._record_loss, losses, number)
 
         whole = between.numel() * plan.tokens  # the schedules divide by the ranks that split tokens
-        _scheduled(
+        _run_schedule(
             plan.pipeline, plan.virtual if plan.virtual > 1 else None, forward, [iter(range(count)) for _ in chunks],
             list(chunks), count, self._groups, seq_length=whole,
             p2p_communicator=P2PCommunicator(self._groups.pp, self._config),
         )  # fmt: skip
         return losses
 
-    def _noted(self, losses: list[Tensor], number: int, output: Tensor) -> tuple[Tensor, Tensor, None]:
+    def _record_loss(self, losses: list[Tensor], number: int, output: Tensor) -> tuple[Tensor, Tensor, None]:
         loss = self.loss(output, torch.tensor(number))
         losses.append(loss.detach().clone())
         return _three(loss)

@@ -19,7 +19,7 @@ _PIPELINES: tuple[Degrees, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LayoutCase:
     """One row of a parity table."""
 
     degrees: Degrees  #: arguments of a `ParallelPlan` that are not its defaults
@@ -57,13 +57,13 @@ class Layout:
         return ", ".join(terms + ["packed"] * self.packed) or "one device"
 
 
-def all_layouts(ranks: int, *, samples: int, stages: int) -> list[Layout]:
+def all_layouts(ranks: int, *, samples: int, stages: int) -> list[LayoutCase]:
     """Every layout of exactly so many ranks that can divide the samples, with a pipeline of at most so many stages."""
     found = []
     for sizes in itertools.product([one for one in range(1, ranks + 1) if ranks % one == 0], repeat=len(AXES)):
         if math.prod(sizes) == ranks:
             degrees = {name: size for name, size in zip(AXES, sizes, strict=True) if size > 1}
-            found += [Layout(one, packed) for one in _in_detail(degrees) for packed in (False, True)]
+            found += [LayoutCase(one, packed) for one in _in_detail(degrees) for packed in (False, True)]
     found = [one for one in found if one.plan().stages <= stages]
     # Packed samples are of two sizes in turns, and a pipeline's parts must be alike: each needs one of both.
     return [one for one in found if samples % (one.plan().data * one.plan().microbatches * (1 + one.packed)) == 0]
@@ -82,7 +82,7 @@ def _in_detail(degrees: dict[str, int]) -> Iterator[dict[str, Any]]:
         yield {**degrees, **{name: value for one in more for name, value in one.items()}}
 
 
-def selection(layouts: Sequence[Layout], *, together: int) -> list[Layout]:
+def selection(layouts: Sequence[LayoutCase], *, together: int) -> list[LayoutCase]:
     """Few of them, in which every `together` choices that occur together at all occur together at least once.
 
     Greedily: the one that shows most that is new comes next. The same layouts give the same selection.

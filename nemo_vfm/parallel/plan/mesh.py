@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.context.scheme import Scheme
-from nemo_vfm.parallel.layers.token_layout import Layout, SharedHead
+from nemo_vfm.parallel.layers.token_layout import SharedHead, TokenLayout
 from nemo_vfm.parallel.plan.plan import AXES, Coordinate, ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import Divisible
 
@@ -92,19 +92,19 @@ def group_among(partition: Sequence[Sequence[int]], backend: str | None = None) 
     return mine
 
 
-def layout_of(mesh: Mesh | None, model: nn.Module) -> Layout:
+def layout_of(mesh: Mesh | None, model: nn.Module) -> TokenLayout:
     """Return how a model's tokens and heads are split over a mesh; every rank must call it."""
     if mesh is None:
-        return Layout()
-    ranks = model.plan().sharing(mesh.plan.tensor) if isinstance(model, Divisible) else 1
+        return TokenLayout()
+    ranks = model.plan().ranks_per_kv_head(mesh.plan.tensor) if isinstance(model, Divisible) else 1
     shared = None
     if ranks > 1:  # tensor ranks that follow each other
         runs = [line[n : n + ranks] for line in peers(mesh.plan, ("tensor",)) for n in range(0, len(line), ranks)]
         shared = SharedHead(ranks, mesh.at.tensor % ranks, group_among(runs))
     if mesh.tokens is None and mesh.context is None:
-        return Layout(tensor=mesh.tensor, shared_head=shared)
+        return TokenLayout(tensor=mesh.tensor, shared_head=shared)
     scheme = Scheme(kind=mesh.plan.attention, ulysses=mesh.plan.ulysses)
-    return Layout(mesh.tokens, mesh.context, scheme, mesh.tensor, shared)
+    return TokenLayout(mesh.tokens, mesh.context, scheme, mesh.tensor, shared)
 
 
 def peers(plan: ParallelPlan, axes: Sequence[str]) -> list[list[int]]:

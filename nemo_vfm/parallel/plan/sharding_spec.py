@@ -16,7 +16,7 @@ OptimizerFactory: TypeAlias = Factory[[Params], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class ShardingSpec:
     """Module names, as `named_modules` spells them, with `*` for any block number."""
 
     column: tuple[str, ...]  #: linears whose output features may be split; their outputs feed only `row` linears
@@ -46,7 +46,7 @@ class Declared:
     window: int | None = None
     one_device: bool = False  #: whether it trains on one device alone, as a mixture of experts does
 
-    def sharing(self, tensor: int) -> int:
+    def ranks_per_kv_head(self, tensor: int) -> int:
         """How many of so many tensor ranks use one head of keys and values."""
         return max(1, tensor // self.heads) if self.query_heads else 1
 
@@ -67,7 +67,7 @@ class Declared:
 class Divisible(Protocol):
     """A model that declares how it can be cut."""
 
-    def plan(self) -> Declared:
+    def plan(self) -> ShardingSpec:
         """The declared plan."""
         ...
 
@@ -86,7 +86,7 @@ def networks_of(model: "nn.Module") -> "Sequence[nn.Module]":
     return model.networks() if isinstance(model, SeveralNetworks) else [model]
 
 
-def matching(patterns: str | Iterable[str], names: Collection[str]) -> list[str]:
+def match_modules(patterns: str | Iterable[str], names: Collection[str]) -> list[str]:
     """The module names that patterns stand for, in their order; `*` matches within one part of a dotted name only."""
     found = []
     for pattern in (patterns,) if isinstance(patterns, str) else patterns:

@@ -16,7 +16,7 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.without_compiler import without_compiler
 from nemo_vfm.parallel.plan.adapter_split import ADAPTERS, is_adapter
 from nemo_vfm.parallel.plan.plan import ParallelPlan, shares
-from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, OptimizerFactory, matching, networks_of
+from nemo_vfm.parallel.plan.sharding_spec import Divisible, OptimizerFactory, ShardingSpec, match_modules, networks_of
 
 
 def state_of(
@@ -133,7 +133,7 @@ def portions(model: nn.Module, plan: ParallelPlan) -> list[dict[str, int]]:
     if how is None or plan.pipeline == 1:
         return [sizes]
     homes, modules = _homes(model, how, plan), dict(model.named_modules())
-    apart = matching(how.every, modules) if plan.virtual > 1 else []  # which each then keeps whole, see `shard`
+    apart = match_modules(how.every, modules) if plan.virtual > 1 else []  # which each then keeps whole, see `shard`
     prefixes = tuple(f"{module}." for module in apart)
     whole = {name: parameter.numel() for name, parameter in model.named_parameters() if name.startswith(prefixes)}
     return [
@@ -142,7 +142,7 @@ def portions(model: nn.Module, plan: ParallelPlan) -> list[dict[str, int]]:
     ]
 
 
-def _numbers(name: str, shape: tuple[int, ...], plan: ParallelPlan, how: Declared | None) -> int:
+def _numbers(name: str, shape: tuple[int, ...], plan: ParallelPlan, how: ShardingSpec | None) -> int:
     if how is not None and plan.tensor > 1:
         axis = split_axis(name, how)
         shape = tuple(size // plan.tensor if place == axis else size for place, size in enumerate(shape))
@@ -150,27 +150,27 @@ def _numbers(name: str, shape: tuple[int, ...], plan: ParallelPlan, how: Declare
     return -(-rows // (plan.shard * plan.context)) * prod(rest)
 
 
-def split_axis(name: str, how: Declared) -> int | None:
+def split_axis(name: str, how: ShardingSpec) -> int | None:
     """Along which axis tensor ranks split a parameter; None where each has all of it, as of a row linear's bias."""
     module, _, kind = name.rpartition(".")
     if is_adapter(name):
         # Of a column linear B and magnitudes are split, of a row linear A: see `plan/adapter_split.py`.
         linear = name.partition(f".{ADAPTERS}.")[0]
-        if matching(how.column, (linear,)):
+        if match_modules(how.column, (linear,)):
             return None if kind.endswith("_a") else 0
-        return 1 if kind.endswith("_a") and matching(how.row, (linear,)) else None
-    if matching(how.column + how.vocabulary + how.across_heads, (module,)):
+        return 1 if kind.endswith("_a") and match_modules(how.row, (linear,)) else None
+    if match_modules(how.column + how.vocabulary + how.across_heads, (module,)):
         return 0
-    return 1 if kind == "weight" and matching(how.row, (module,)) else None
+    return 1 if kind == "weight" and match_modules(how.row, (module,)) else None
 
 
-def _homes(model: nn.Module, how: Declared, plan: ParallelPlan) -> dict[str, Sequence[int]]:
+def _homes(model: nn.Module, how: ShardingSpec, plan: ParallelPlan) -> dict[str, Sequence[int]]:
     """The devices of the pipeline that hold each parameter."""
     modules = dict(model.named_modules())
     blocks = shares(len(list(modules[how.blocks].children())), plan.stages)
     holder = {f"{how.blocks}.{block}": [stage % plan.pipeline] for stage, own in enumerate(blocks) for block in own}
-    holder |= {module: [0] for module in matching(how.first, modules)}
-    holder |= {module: [plan.pipeline - 1] for module in matching(how.last, modules)}
+    holder |= {module: [0] for module in match_modules(how.first, modules)}
+    holder |= {module: [plan.pipeline - 1] for module in match_modules(how.last, modules)}
     return {
         name: next((at for module, at in holder.items() if name.startswith(f"{module}.")), range(plan.pipeline))
         for name, _ in model.named_parameters()

@@ -22,7 +22,7 @@ from nemo_vfm.core.errors import LostRank, UserError
 from nemo_vfm.core.sanitize import beginning
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.parallel.ranks.gather import Gather
-from nemo_vfm.parallel.ranks.rank_watchdog import OnLost, Pulse, Watch
+from nemo_vfm.parallel.ranks.rank_watchdog import Heartbeat, OnLost, RankWatch
 from nemo_vfm.parallel.ranks.rendezvous_store import PrefixStore, Store, address, connect
 
 _POLL_S = 0.05
@@ -35,8 +35,8 @@ _CURRENT: list["World"] = []
 class World:
     """This rank's word with the others."""
 
-    def __init__(self, store: Store, watch: Watch) -> None:
-        self._store, self.watch, self.pulse = store, watch, Pulse()
+    def __init__(self, store: Store, watch: RankWatch) -> None:
+        self._store, self.watch, self.pulse = store, watch, Heartbeat()
         self._number = 0
 
     def tell(self, run: Run) -> None:
@@ -47,11 +47,11 @@ class World:
     def tell_end(self, *, patience_s: float) -> None:
         """Nothing more comes; waits for a while until all have heard it."""
         self.watch.stop()  # from here on a silence is no death
-        until, first_signal = time.monotonic() + patience_s, preemption.asked()
-        with suppress(RuntimeError), preemption.heeded():
+        until, first_signal = time.monotonic() + patience_s, preemption.pending_signal()
+        with suppress(RuntimeError), preemption.handle_signals():
             self._store.set(self._order(), "end")
             while not all(self._store.check([f"left/{rank}"]) for rank in range(1, ranks.count())):
-                if time.monotonic() > until or preemption.asked() != first_signal:
+                if time.monotonic() > until or preemption.pending_signal() != first_signal:
                     return
                 time.sleep(_POLL_S)
 
@@ -83,9 +83,9 @@ class World:
 
         torchrun and srun ask the others to end meanwhile: then there is no time to look further.
         """
-        until, first_signal = time.monotonic() + 2 * _TRACE_S, preemption.asked()
-        with suppress(RuntimeError), preemption.heeded():
-            while time.monotonic() < until and preemption.asked() == first_signal:
+        until, first_signal = time.monotonic() + 2 * _TRACE_S, preemption.pending_signal()
+        with suppress(RuntimeError), preemption.handle_signals():
+            while time.monotonic() < until and preemption.pending_signal() == first_signal:
                 for rank in range(1, ranks.count()):
                     if self._store.check([f"failed/{rank}"]):
                         confession = self._store.get(f"failed/{rank}").decode()
@@ -122,7 +122,7 @@ def current() -> World | None:
 
 
 @contextmanager
-def joined(
+def join_ranks(
     recipe_sha256: str, *, on_lost: OnLost, timeout_s: float = ranks.TIMEOUT_S, silence_s: float = ranks.SILENCE_S
 ) -> Iterator[World]:
     """Meet the other ranks, and leave them at the end.
@@ -139,7 +139,7 @@ def joined(
     store = _meet(recipe_sha256, timeout_s)
     if torch.cuda.is_available():
         torch.cuda.set_device(ranks.local_rank() % torch.cuda.device_count())
-    watch = Watch(PrefixStore("watch", connect(timeout_s, is_second=True)), ranks.rank(), ranks.count(),
+    watch = RankWatch(PrefixStore("watch", connect(timeout_s, is_second=True)), ranks.rank(), ranks.count(),
                   silence_s=silence_s, on_lost=on_lost)  # fmt: skip
     watch.start()
     backend = "cuda:nccl,cpu:gloo" if torch.cuda.is_available() else "gloo"
@@ -203,7 +203,7 @@ def greatest(*numbers: float) -> tuple[float, ...]:
     try:
         dist.all_reduce(found, op=dist.ReduceOp.MAX)
     except RuntimeError as error:
-        raise lost(error) from error
+        raise lost_rank_error(error) from error
     return tuple(found.tolist())
 
 
@@ -226,7 +226,7 @@ def everyone_sends(data: bytes) -> "Sequence[bytes | memoryview]":
     return Gather(world).all_gather(data)
 
 
-def lost(error: BaseException) -> LostRank:
+def lost_rank_error(error: BaseException) -> LostRank:
     """Turn a collective's error into one that names the lost rank, if rank 0 knows it."""
     world = current()
     known = world.why_lost() if world is not None and dist.get_rank() == 0 else None
@@ -245,7 +245,7 @@ def lost_behind(error: BaseException) -> LostRank | None:
     """What an exception is where it comes from a collective whose peers are gone; None where it is something else."""
     if not _several() or isinstance(error, LostRank) or not isinstance(error, RuntimeError):
         return None
-    return lost(error) if isinstance(error, dist.DistError) or _OF_A_COLLECTIVE.search(str(error)) else None
+    return lost_rank_error(error) if isinstance(error, dist.DistError) or _OF_A_COLLECTIVE.search(str(error)) else None
 
 
 def _several() -> bool:

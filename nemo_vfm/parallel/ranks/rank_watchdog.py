@@ -33,7 +33,7 @@ _WEIGHT_OF_PULSE = 0.3  # of the newest
 OnLost = Callable[[str], None]
 
 
-class Watch:
+class RankWatch:
     """Gives signs of life, and looks for those of others, in a thread of its own.
 
     Args:
@@ -155,7 +155,7 @@ _SIDE = {"cuda": 2048, "cpu": 256}
 _PRODUCTS = {"cuda": 60, "cpu": 64}
 
 
-class Pulse:
+class Heartbeat:
     """Says when it is time, and measures."""
 
     def __init__(self, *, first_s: float = FIRST_S, every_s: float = EVERY_S) -> None:

@@ -21,7 +21,7 @@ Place = tuple[slice, ...]
 
 
 @dataclass(slots=True)
-class Step:
+class RecordedStep:
     """What one rank saw of one step."""
 
     outputs: dict[str, list[Tensor]] = field(default_factory=dict)  #: of each module, call by call
@@ -33,30 +33,30 @@ class Step:
     def __getstate__(self) -> dict[str, Any]:
         """Bytes in the place of tensors: torch would hand each over as an open file, and there are hundreds."""
         return {
-            "outputs": {name: [_packed(one) for one in calls] for name, calls in self.outputs.items()},
+            "outputs": {name: [_pack(one) for one in calls] for name, calls in self.outputs.items()},
             "order": self.order,
             "loss": self.loss,
-            "gradients": {name: _packed(one) for name, one in self.gradients.items()},
-            "weights": {name: _packed(one) for name, one in self.weights.items()},
+            "gradients": {name: _pack(one) for name, one in self.gradients.items()},
+            "weights": {name: _pack(one) for name, one in self.weights.items()},
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.outputs = {name: [_unpacked(one) for one in calls] for name, calls in state["outputs"].items()}
+        self.outputs = {name: [_unpack(one) for one in calls] for name, calls in state["outputs"].items()}
         self.order, self.loss = state["order"], state["loss"]
-        self.gradients = {name: _unpacked(one) for name, one in state["gradients"].items()}
-        self.weights = {name: _unpacked(one) for name, one in state["weights"].items()}
+        self.gradients = {name: _unpack(one) for name, one in state["gradients"].items()}
+        self.weights = {name: _unpack(one) for name, one in state["weights"].items()}
 
 
-def _packed(tensor: Tensor) -> Packed:
+def _pack(tensor: Tensor) -> Packed:
     return tuple(tensor.shape), tensor.contiguous().numpy().tobytes()
 
 
-def _unpacked(packed: Packed) -> Tensor:
+def _unpack(packed: Packed) -> Tensor:
     shape, data = packed
     return torch.frombuffer(bytearray(data), dtype=torch.float32).reshape(shape) if data else torch.empty(shape)
 
 
-def steps(rank: int, rehearsal: TinyTraining, degrees: Degrees, count: int) -> list[Step]:
+def steps(rank: int, rehearsal: TinyTraining, degrees: Degrees, count: int) -> list[RecordedStep]:
     """Take so many steps on this rank, and tell of each.
 
     Raises:
@@ -65,32 +65,32 @@ def steps(rank: int, rehearsal: TinyTraining, degrees: Degrees, count: int) -> l
     plan, found = ParallelPlan(**degrees), []
     runner = rehearsal.started(plan)
     for index in range(count):
-        step, modules = Step(), [(name, module) for name, module in runner.model.named_modules() if name]
+        step, modules = RecordedStep(), [(name, module) for name, module in runner.model.named_modules() if name]
         handles = [module.register_forward_hook(partial(_note, name, step)) for name, module in modules]
         try:
             step.loss = runner.step([rehearsal.own(plan, rank, index)]).loss
         finally:
             for handle in handles:
                 handle.remove()
-        step.gradients = {name: _kept(whole(one)) for name, one in runner.weights.gradients().items()}
+        step.gradients = {name: _keep(whole(one)) for name, one in runner.weights.gradients().items()}
         parts = runner.model.state_dict()
-        step.weights = {name: _kept(whole(parts[name])) for name, _ in runner.model.named_parameters()}
+        step.weights = {name: _keep(whole(parts[name])) for name, _ in runner.model.named_parameters()}
         found.append(step)
     return found
 
 
-def _note(name: str, step: Step, module: nn.Module, inputs: object, output: object) -> None:
+def _note(name: str, step: RecordedStep, module: nn.Module, inputs: object, output: object) -> None:
     # A pipeline first looks at shapes, without gradients; that is no part of the step.
     if isinstance(output, Tensor) and torch.is_grad_enabled() and output.is_floating_point():
-        step.outputs.setdefault(name, []).append(_kept(whole(output)))
+        step.outputs.setdefault(name, []).append(_keep(whole(output)))
         step.order.append(name)
 
 
-def _kept(tensor: Tensor) -> Tensor:
+def _keep(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", torch.float32, copy=True)
 
 
-def joined(pieces: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
+def concatenate_outputs(pieces: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
     """The outputs for one microbatch after another as that for all samples; of one that has no samples, the first."""
     return torch.cat(list(pieces)) if shape[0] == SAMPLES else pieces[0]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.verify.activation_recorder import Place, Step, joined, place
+from nemo_vfm.parallel.verify.activation_recorder import Place, RecordedStep, concatenate_outputs, place
 
 Phase = Literal["forward", "loss", "gradient", "weight"]
 _NOTHING = 1e-6  # of the norm of all gradients; a smaller one is rounding itself
@@ -25,11 +25,11 @@ class Side:
 
     name: str  #: A or B
     plan: ParallelPlan  #: how its ranks share the work
-    seen: Sequence[Sequence[Step]]  #: by rank, step by step
+    seen: Sequence[Sequence[RecordedStep]]  #: by rank, step by step
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class SideDifference:
     """How far the sides are apart at one place."""
 
     step: int  #: counted from 1
@@ -44,18 +44,18 @@ class Difference:
 class DivergenceReport:
     """What a comparison found."""
 
-    largest: dict[tuple[int, Phase], Difference]  #: by step and phase, the largest difference
+    largest: dict[tuple[int, Phase], SideDifference]  #: by step and phase, the largest difference
     compared: dict[tuple[int, Phase], int]  #: by step and phase, how many modules or parameters
-    parting: Difference | None  #: the first beyond the tolerance; None where there is none
+    parting: SideDifference | None  #: the first beyond the tolerance; None where there is none
     unknown: tuple[str, ...]  #: modules whose outputs have no known place in one device's
 
 
-def compare(alone: Sequence[Step], a: Side, b: Side, *, heads: int, tolerance: float) -> DivergenceReport:
+def compare(alone: Sequence[RecordedStep], a: Side, b: Side, *, heads: int, tolerance: float) -> DivergenceReport:
     """Hold two sides against each other, up to the end of the step in which they part by more than `tolerance`.
 
     What one device saw, `alone`, tells shapes, order, and who is right.
     """
-    largest: dict[tuple[int, Phase], Difference] = {}
+    largest: dict[tuple[int, Phase], SideDifference] = {}
     compared: dict[tuple[int, Phase], int] = {}
     parting, unknown = None, list[str]()
     for index, one in enumerate(alone):
@@ -72,8 +72,8 @@ def compare(alone: Sequence[Step], a: Side, b: Side, *, heads: int, tolerance: f
 
 
 def _differences(
-    index: int, alone: Step, a: Side, b: Side, heads: int, unknown: list[str]
-) -> Iterator[Difference]:  # fmt: skip
+    index: int, alone: RecordedStep, a: Side, b: Side, heads: int, unknown: list[str]
+) -> Iterator[SideDifference]:  # fmt: skip
     for number, name in enumerate(alone.order):
         call = alone.order[:number].count(name)  # a module may be called more than once in a forward
         try:
@@ -85,7 +85,7 @@ def _differences(
     losses = [[one[index].loss for one in side.seen] for side in (a, b)]
     middle, scale = losses[0][0], abs(alone.loss) or 1.0
     rank = max(range(len(losses[1])), key=lambda n: abs(losses[1][n] - middle))
-    yield Difference(index + 1, "loss", "loss", abs(losses[1][rank] - middle) / scale, "B", rank)
+    yield SideDifference(index + 1, "loss", "loss", abs(losses[1][rank] - middle) / scale, "B", rank)
     yield from _of_parameters(index, "gradient", alone, a, b)
     yield from _of_parameters(index, "weight", alone, a, b)
 
@@ -93,12 +93,12 @@ def _differences(
 _Piece = tuple[str, int, Place, Tensor]  # side, rank, where, what
 
 
-def _pieces(side: Side, index: int, name: str, alone: Step, call: int, heads: int) -> list[_Piece]:
+def _pieces(side: Side, index: int, name: str, alone: RecordedStep, call: int, heads: int) -> list[_Piece]:
     """What each rank has of one call's output."""
     found, whole = [], alone.outputs[name]
     for rank, seen in enumerate(side.seen):
         if parts := seen[index].outputs.get(name, [])[call :: len(whole)]:  # else another stage of a pipeline has it
-            own = joined(parts, whole[call].shape)
+            own = concatenate_outputs(parts, whole[call].shape)
             where = place(own.shape, whole[call].shape, side.plan, rank, heads)
             if where is None:
                 raise LookupError(name)
@@ -108,7 +108,7 @@ def _pieces(side: Side, index: int, name: str, alone: Step, call: int, heads: in
 
 def _apart(
     index: int, phase: Phase, name: str, alone: Tensor, sides: Sequence[list[_Piece]], least: float = 0.0
-) -> Difference:
+) -> SideDifference:
     """The largest difference between what each side's ranks have and what the other side has there."""
     scale = max(_mean(alone), least)
     others = [torch.full_like(alone, math.nan) for _ in sides]
@@ -126,7 +126,7 @@ def _apart(
     side, rank = ("B", 0) if not any(guilt) else everybody[max(range(len(guilt)), key=guilt.__getitem__)][:2]
     lacks = math.inf if not all(sides) else 0.0
     size = max([lacks, *(math.inf if size != size else size for size in sizes)])
-    return Difference(index + 1, phase, name, size, side, rank)
+    return SideDifference(index + 1, phase, name, size, side, rank)
 
 
 def _mean(one: Tensor) -> float:
@@ -139,7 +139,7 @@ def _relative(one: Tensor, other: Tensor, scale: float) -> float:
     return _mean(one - other) / (scale or 1.0)
 
 
-def _of_parameters(index: int, phase: Phase, alone: Step, a: Side, b: Side) -> Iterator[Difference]:
+def _of_parameters(index: int, phase: Phase, alone: RecordedStep, a: Side, b: Side) -> Iterator[SideDifference]:
     own = _by_name(alone, phase)
     all_ = math.sqrt(sum(float(one.double().square().sum()) for one in own.values()))
     for name in reversed(own) if phase == "gradient" else own:
@@ -152,5 +152,5 @@ def _of_parameters(index: int, phase: Phase, alone: Step, a: Side, b: Side) -> I
         yield _apart(index, phase, name, own[name], sides, _NOTHING * all_ / math.sqrt(own[name].numel()))
 
 
-def _by_name(step: Step, phase: Phase) -> dict[str, Tensor]:
+def _by_name(step: RecordedStep, phase: Phase) -> dict[str, Tensor]:
     return step.gradients if phase == "gradient" else step.weights

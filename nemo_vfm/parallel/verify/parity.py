@@ -16,7 +16,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.parallel.apply.local_shard import whole
 from nemo_vfm.parallel.engine import weight_updater
 from nemo_vfm.parallel.engine.step_runner import StepRunner
-from nemo_vfm.parallel.plan.layout_cases import Layout
+from nemo_vfm.parallel.plan.layout_cases import LayoutCase
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import Divisible
 from nemo_vfm.parallel.ranks.process_group import greatest
@@ -28,13 +28,13 @@ _STEPS = 2
 NOT_PACKED = "this model takes no packed samples"
 _NORM = "the norm of all"
 _NOTHING = 1e-6  # of the norm of all gradients: a smaller one is compared with this, since it is rounding itself
-_ALONE: dict[tuple[str, bool, int, int], "_Seen"] = {}
+_ALONE: dict[tuple[str, bool, int, int], "_RunFigures"] = {}
 
 Verdict = Literal["equal", "differs", "refused", "failed", "seen", "not seen"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ParityRow:
     """What came of one layout.
 
     Args:
@@ -48,7 +48,7 @@ class Row:
         left_out: what the control does not do; empty else.
     """
 
-    layout: Layout
+    layout: LayoutCase
     ranks: int
     verdict: Verdict
     loss: float | None = None
@@ -64,7 +64,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _RunFigures:
     """Of one run: the loss of each step, the norm of all gradients, and those of the first step by name."""
 
     losses: list[float]
@@ -92,44 +92,44 @@ def one_device(pool: Pool, rehearsal: TinyTraining, ranks: int) -> tuple[list[fl
 
 def _loss_and_norm(rank: int, rehearsal: TinyTraining) -> tuple[list[float], float]:
     with rehearsal.exact():
-        alone = _alone(rehearsal, Layout({}))
+        alone = _alone(rehearsal, LayoutCase({}))
     return alone.losses, alone.norm
 
 
-def row(pool: Pool, rehearsal: TinyTraining, layout: Layout, steps: int = _STEPS) -> Row:
+def row(pool: Pool, rehearsal: TinyTraining, layout: LayoutCase, steps: int = _STEPS) -> ParityRow:
     """Measure one layout by so many steps."""
     ranks = layout.plan().world
     try:
         found = pool.call(ranks, differences, rehearsal, layout, steps)
     except RankFailed as error:
-        return Row(layout, ranks, "failed", reason=error.first_cause())
+        return ParityRow(layout, ranks, "failed", reason=error.first_cause())
     if refusals := [one for one in found if isinstance(one, str)]:
         verdict: Verdict = "refused" if len(refusals) == ranks else "failed"
-        return Row(layout, ranks, verdict, reason=refusals[0])
-    return _judged(Row(layout, ranks, "equal"), found)
+        return ParityRow(layout, ranks, verdict, reason=refusals[0])
+    return _judge(ParityRow(layout, ranks, "equal"), found)
 
 
-def control(pool: Pool, rehearsal: TinyTraining, ranks: int, *, is_cut: bool) -> Row:
+def control(pool: Pool, rehearsal: TinyTraining, ranks: int, *, is_cut: bool) -> ParityRow:
     """The same with a sum left out on purpose: a table that does not see it proves nothing.
 
     Args:
         ranks: at least 2.
         is_cut: whether the model can be split; if not, the control gives all ranks the first one's samples.
     """
-    layout = Layout({"tensor": ranks, "sequence": True} if is_cut else {"replicate": ranks})
+    layout = LayoutCase({"tensor": ranks, "sequence": True} if is_cut else {"replicate": ranks})
     left_out = "without the sum of gradients over tensor ranks" if is_cut else "every rank with rank 0's samples"
-    blank = Row(layout, ranks, "seen", left_out=left_out)
+    blank = ParityRow(layout, ranks, "seen", left_out=left_out)
     try:
         found = pool.call(ranks, without_a_sum if is_cut else alike, rehearsal, layout)
     except RankFailed as error:
         return replace(blank, verdict="failed", reason=error.first_cause())
     if refused := next((one for one in found if isinstance(one, str)), None):
         return replace(blank, verdict="failed", reason=refused)
-    measured = _judged(blank, found)
+    measured = _judge(blank, found)
     return replace(measured, verdict="seen" if measured.verdict == "differs" else "not seen")
 
 
-def _judged(blank: Row, found: Sequence["tuple[float, dict[str, float]]"]) -> Row:
+def _judge(blank: ParityRow, found: Sequence["tuple[float, dict[str, float]]"]) -> ParityRow:
     by_name = {name: max(by[name] for _, by in found if name in by) for _, names in found for name in names}
     parameter = max(by_name, key=lambda name: by_name[name])
     loss = max(loss for loss, _ in found)
@@ -140,19 +140,19 @@ def _judged(blank: Row, found: Sequence["tuple[float, dict[str, float]]"]) -> Ro
 
 
 def differences(
-    rank: int, rehearsal: TinyTraining, layout: Layout, steps: int = _STEPS
+    rank: int, rehearsal: TinyTraining, layout: LayoutCase, steps: int = _STEPS
 ) -> tuple[float, dict[str, float]] | str:  # fmt: skip
     """On one rank: how far its losses are from one device's, and each gradient; or why the layout is refused."""
     with rehearsal.exact():
         try:
             batches = _own(rehearsal, layout, rank, steps)
-            found = _seen(rehearsal.started(layout.plan()), batches)
+            found = _run_steps(rehearsal.started(layout.plan()), batches)
         except (UserError, ValueError) as error:
             return str(error)
-        return _compared(found, _alone(rehearsal, layout, steps))
+        return _compare(found, _alone(rehearsal, layout, steps))
 
 
-def without_a_sum(rank: int, rehearsal: TinyTraining, layout: Layout) -> tuple[float, dict[str, float]] | str:
+def without_a_sum(rank: int, rehearsal: TinyTraining, layout: LayoutCase) -> tuple[float, dict[str, float]] | str:
     """`differences` where what FSDP does not add up is not added up at all."""
     kept, weight_updater.all_reduce = weight_updater.all_reduce, lambda tensors, group: None
     try:
@@ -161,28 +161,28 @@ def without_a_sum(rank: int, rehearsal: TinyTraining, layout: Layout) -> tuple[f
         weight_updater.all_reduce = kept
 
 
-def alike(rank: int, rehearsal: TinyTraining, layout: Layout) -> tuple[float, dict[str, float]] | str:
+def alike(rank: int, rehearsal: TinyTraining, layout: LayoutCase) -> tuple[float, dict[str, float]] | str:
     """`differences` where every rank is given rank 0's samples."""
     with rehearsal.exact():
-        found = _seen(rehearsal.started(layout.plan()), _own(rehearsal, layout, 0))
-        return _compared(found, _alone(rehearsal, layout))
+        found = _run_steps(rehearsal.started(layout.plan()), _own(rehearsal, layout, 0))
+        return _compare(found, _alone(rehearsal, layout))
 
 
-def _seen(runner: StepRunner, batches: Sequence[Sequence[Batch]]) -> _Seen:
+def _run_steps(runner: StepRunner, batches: Sequence[Sequence[Batch]]) -> _RunFigures:
     """Take a step on each; one or more batches make a step."""
     first = runner.step(batches[0])
     kept = {name: whole(one).clone() for name, one in runner.weights.gradients().items()}
-    return _Seen([first.loss, *(runner.step(one).loss for one in batches[1:])], first.grad_norm, kept)
+    return _RunFigures([first.loss, *(runner.step(one).loss for one in batches[1:])], first.grad_norm, kept)
 
 
-def _own(rehearsal: TinyTraining, layout: Layout, rank: int, steps: int = _STEPS) -> list[list[Batch]]:
+def _own(rehearsal: TinyTraining, layout: LayoutCase, rank: int, steps: int = _STEPS) -> list[list[Batch]]:
     plan = layout.plan()
     if layout.packed and not rehearsal.takes_packed:
         raise UserError(NOT_PACKED)
     return [[rehearsal.own(plan, rank, index, packed=layout.packed)] for index in range(steps)]
 
 
-def _alone(rehearsal: TinyTraining, layout: Layout, steps: int = _STEPS) -> _Seen:
+def _alone(rehearsal: TinyTraining, layout: LayoutCase, steps: int = _STEPS) -> _RunFigures:
     """One device's numbers, of packed samples one by one. Kept, since a process compares many layouts with the same.
 
     In FP8 the samples of a pass share a scale: one device then passes as many together as a rank of the layout does.
@@ -196,11 +196,11 @@ def _alone(rehearsal: TinyTraining, layout: Layout, steps: int = _STEPS) -> _See
         batches = [
             rehearsal.one_by_one(n) if one_by_one else [rehearsal.batch(n, packed=layout.packed)] for n in range(steps)
         ]
-        _ALONE[key] = _seen(rehearsal.by_torch().started(ParallelPlan(microbatches=parts)), batches)
+        _ALONE[key] = _run_steps(rehearsal.by_torch().started(ParallelPlan(microbatches=parts)), batches)
     return _ALONE[key]
 
 
-def _compared(found: _Seen, alone: _Seen) -> tuple[float, dict[str, float]]:
+def _compare(found: _RunFigures, alone: _RunFigures) -> tuple[float, dict[str, float]]:
     loss = max(abs(one - other) / abs(other) for one, other in zip(found.losses, alone.losses, strict=True))
     least = _NOTHING * alone.norm
     by_name = {}

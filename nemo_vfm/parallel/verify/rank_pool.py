@@ -79,7 +79,7 @@ class Pool:
         """
         assert 1 <= count <= self.most, f"at most {self.most} ranks are possible"
         with tempfile.TemporaryDirectory() as folder:
-            for rank, (_, pipe) in enumerate(self._started(count)[:count]):
+            for rank, (_, pipe) in enumerate(self._start(count)[:count]):
                 pipe.send((function, arguments, rank, count, str(Path(folder) / "store")))
             found = _answers(self._members[:count], time.monotonic() + timeout_s)
         if bad := {rank: text for rank, (well, text) in enumerate(found) if not well}:
@@ -97,16 +97,16 @@ class Pool:
             process.join(10)
         self._members.clear()
 
-    def _started(self, count: int) -> list[tuple[Any, Connection]]:
+    def _start(self, count: int) -> list[tuple[Any, Connection]]:
         if any(not process.is_alive() for process, _ in self._members):
             self.stop()
         while len(self._members) < count:
             ours, theirs = Pipe()
-            self._members.append((self._begun(theirs), ours))
+            self._members.append((self._begin_process(theirs), ours))
             theirs.close()
         return self._members
 
-    def _begun(self, pipe: Connection) -> Any:
+    def _begin_process(self, pipe: Connection) -> Any:
         """A process, or what has its `exitcode`, `is_alive`, `kill` and `join`."""
         process = get_context("spawn").Process(target=_serve, args=(pipe, self._first), daemon=True)
         process.start()
@@ -154,7 +154,7 @@ def answer_calls(pipe: Connection) -> None:
             gc.freeze()
             known = len(sys.modules)
         try:
-            answer = (True, _joined(function, arguments, rank, count, store))
+            answer = (True, _run_on_rank(function, arguments, rank, count, store))
         except BaseException:
             answer = (False, traceback.format_exc())
         with suppress(BrokenPipeError):
@@ -168,7 +168,7 @@ def _end_with_the_parent() -> None:
     os._exit(1)
 
 
-def _joined(function: OnRank, arguments: Sequence[Any], rank: int, count: int, store: str) -> Any:
+def _run_on_rank(function: OnRank, arguments: Sequence[Any], rank: int, count: int, store: str) -> Any:
     import torch.distributed as dist
 
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}

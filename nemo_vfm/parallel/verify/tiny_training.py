@@ -95,15 +95,15 @@ class TinyTraining:
             return TokenBatch(*known, *self._text(keys), tuple(map(self._cut, places)) if packed else ())
         captions = ("",) * len(keys)
         if "video_BCTHW" in self.shapes:
-            drawn = torch.cat([self._drawn("video", self.shapes["video_BCTHW"], key) for key in keys])
+            drawn = torch.cat([self._draw("video", self.shapes["video_BCTHW"], key) for key in keys])
             pixels = (128 + 50 * drawn).clamp(0, 255).to(torch.uint8)
             return VideoBatch(*known, captions, fps, video_BCTHW=pixels)
-        text = torch.cat([self._drawn("text_BLD", self.shapes["text_BLD"], key) for key in keys])
+        text = torch.cat([self._draw("text_BLD", self.shapes["text_BLD"], key) for key in keys])
         seen = torch.tensor([1 + place % text.shape[1] for place in places])
         given = (*known, captions, fps, text, torch.arange(text.shape[1])[None] < seen[:, None])
         *others, columns = self.shapes["latents_BCTHW"]
         shapes = [(*others, columns * (1 + place % 2) if packed else columns) for place in places]
-        latents = [self._drawn("latents", shape, key) for key, shape in zip(keys, shapes, strict=True)]
+        latents = [self._draw("latents", shape, key) for key, shape in zip(keys, shapes, strict=True)]
         if not packed:
             return VideoBatch(*given, latents_BCTHW=torch.cat(latents))
         rows = [one[0].flatten(1).T for one in latents]
@@ -136,7 +136,7 @@ class TinyTraining:
         first = length // 3 + number % 5
         return (first, length - first) if number % 3 else (length,)
 
-    def _drawn(self, name: str, shape: Sequence[int], key: str) -> Tensor:
+    def _draw(self, name: str, shape: Sequence[int], key: str) -> Tensor:
         return torch.randn(tuple(shape), generator=generator(self.seed, "made up", name, key))
 
 

@@ -12,7 +12,7 @@ from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.sparse.deduped_group import DedupedGroup
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
-from nemo_vfm.sparse.windowed_rows import windowed
+from nemo_vfm.sparse.windowed_rows import to_windows
 
 #: Where the three numbers of a sample stand, and the fields of a chunk that they fill.
 NUMBERS = {"sample": "ids_B", "session": "session_B", "time": "time_B"}
@@ -47,7 +47,7 @@ def group_columns(group: DedupedGroup, windows: Sequence[str]) -> tuple[dict[str
     columns: dict[str, Any] = {}
     for name, rows in group.features.items():
         if name in windows:
-            shifted = windowed(rows)
+            shifted = to_windows(rows)
             first = shifted.starts_B.new_zeros(1)
             dropped_U = torch.diff(shifted.starts_B, prepend=first)
             columns[DROPPED + name] = pa.array(dropped_U.to(torch.int32).numpy())

@@ -53,7 +53,7 @@ class SessionSort:
         runs = self._runs()
         if not runs:
             return None
-        with _opened(runs[-1]) as file:
+        with _open_spill(runs[-1]) as file:
             found: Json = json.loads(file.metadata()[_STATE])
             return found
 
@@ -113,7 +113,7 @@ class SessionSort:
         """Buckets that are read at once."""
         bytes_K = np.zeros(NUM_BUCKETS, np.int64)
         for path in runs:
-            with _opened(path) as file:
+            with _open_spill(path) as file:
                 names, features = _names(file)
                 # Of the columns, and of the lengths of features; of an id, and a weight if there is one.
                 bytes_K += np.diff(file.get_tensor(_ROW_BORDERS).numpy()) * 8 * len(names)
@@ -178,7 +178,7 @@ def buckets(session_B: Tensor) -> NDArray[np.uint16]:
 
 def _read_buckets(path: Path, begin: int, end: int) -> LogChunk:
     """The samples of the buckets begin..end of a run."""
-    with _opened(path) as file:
+    with _open_spill(path) as file:
         names, features = _names(file)
         borders = [_ROW_BORDERS, *(_VALUE_BORDERS + name for name in features)]
         spans = {name: file.get_tensor(name)[[begin, end]].tolist() for name in borders}
@@ -198,7 +198,7 @@ def _names(file: Any) -> tuple[list[str], list[str]]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _open_spill(path: Path) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -61,7 +61,7 @@ class RowOrder:
         last = window.number + 1 == len(self._epochs.get(window.epoch, self._epoch).windows)
         return WindowId(window.epoch + 1, 0) if last else WindowId(window.epoch, window.number + 1)
 
-    def arranged(self, window: WindowId, kept_M: Tensor, session_B: Tensor) -> Tensor:
+    def arrange(self, window: WindowId, kept_M: Tensor, session_B: Tensor) -> Tensor:
         """The samples of a window in the order of training: positions in its row groups, as they lie in `kept_M`.
 
         Args:

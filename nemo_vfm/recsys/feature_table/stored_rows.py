@@ -197,7 +197,7 @@ def _values(lists: Any) -> tuple[Tensor, NDArray[np.int64]]:
     return values, offsets - begin if begin else offsets
 
 
-def _opened(path: Path, changed_ns: int) -> tuple[Any, Mapping[str, str]]:
+def _open(path: Path, changed_ns: int) -> tuple[Any, Mapping[str, str]]:
     """A file, opened anew once it has changed, and the kinds of its columns."""
     import pyarrow.parquet as pq
 
@@ -215,7 +215,7 @@ class _OpenFiles(threading.local):
     """
 
     def __init__(self) -> None:
-        self.get = lru_cache(maxsize=32)(_opened)
+        self.get = lru_cache(maxsize=32)(_open)
 
 
 _open_files = _OpenFiles()

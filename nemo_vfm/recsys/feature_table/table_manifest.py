@@ -93,7 +93,7 @@ def read_manifest(folder: Path, name: str = NAME) -> TableManifest:
             "writes it again (docs/how-to/recommenders/feature_table.md)"
         )
     try:
-        return _parsed(read_json(path))
+        return _parse(read_json(path))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} is damaged ({type(error).__name__}: {error}); write the table again") from error
 
@@ -115,7 +115,7 @@ def require_files(folder: Path, manifest: TableManifest, *, hashes: bool) -> Non
             raise DataError(f"{file} is not the file that was written: its sha256 differs. Copy or write it again.")
 
 
-def _parsed(content: Json) -> TableManifest:
+def _parse(content: Json) -> TableManifest:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise ValueError(f"its format is {found!r}, expected {FORMAT!r}")

@@ -124,7 +124,9 @@ class FeatureTable:
         pieces = list(self._pieces(begin, end, self._names(features)))
         chunk = LogChunk.cat([stored.samples.rows(first, last) for stored, first, last in pieces])
         names = pieces[0][0].groups
-        groups = {n: _joined([stored.groups[n].rows(first, last) for stored, first, last in pieces]) for n in names}
+        groups = {
+            n: _join_groups([stored.groups[n].rows(first, last) for stored, first, last in pieces]) for n in names
+        }
         return chunk, groups
 
     def windows(self, row_group: int, features: Sequence[str] | None = None) -> Mapping[str, WindowedRows]:
@@ -178,7 +180,7 @@ class FeatureTable:
         return tuple(known) if features is None else tuple(features)
 
 
-def _joined(pieces: Sequence[DedupedGroup]) -> DedupedGroup:
+def _join_groups(pieces: Sequence[DedupedGroup]) -> DedupedGroup:
     """One group: where a row group begins with the row that the one before ends with, it stands once."""
     kept, inverses, end = [pieces[0].features], [pieces[0].inverse_B], pieces[0].num_unique
     for before, piece in itertools.pairwise(pieces):

@@ -19,7 +19,7 @@ from nemo_vfm.sparse.deduped_group import DedupedGroup
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
-from nemo_vfm.sparse.row_deduplication import deduplicated
+from nemo_vfm.sparse.row_deduplication import deduplicate
 
 #: What an id that is no row of its table does: stop the run, or take the weight of its sample.
 OutOfRange = Literal["stop", "weight_0"]
@@ -71,7 +71,7 @@ class WindowReader:
         batch = FeatureBatch(
             0, samples.ids_B[rows_M], weight_M, dense_BF[rows_M],
             {name: samples.labels[name][rows_M] for name in self.labels},
-            {name: _selected(rows, rows_M) for name, rows in samples.features.items()},
+            {name: _select(rows, rows_M) for name, rows in samples.features.items()},
             {name: DedupedGroup(group.features, group.inverse_B[rows_M]) for name, group in groups.items()},
         )  # fmt: skip
         self._require_past(batch, samples.time_B[rows_M])
@@ -115,13 +115,13 @@ class WindowReader:
         for group in stored.groups.values():
             features |= {} if id(group) in kept else group.expanded()
         compared = {name: its for name, its in self.groups.items() if name not in taken}
-        found = deduplicated(features, compared)
+        found = deduplicate(features, compared)
         plain = {name: rows for name, rows in features.items() if not any(name in its for its in compared.values())}
         samples = replace(stored.samples, features={name: plain[name] for name in self.features if name in plain})
         return replace(stored, samples=samples), {name: taken.get(name) or found[name] for name in self.groups}
 
 
-def joined(parts: Sequence[FeatureBatch], index: int) -> FeatureBatch:
+def join_batches(parts: Sequence[FeatureBatch], index: int) -> FeatureBatch:
     """One batch of all samples; rows that two parts have stay apart."""
     first = parts[0]
     if len(parts) == 1:
@@ -136,7 +136,7 @@ def joined(parts: Sequence[FeatureBatch], index: int) -> FeatureBatch:
     )  # fmt: skip
 
 
-def _selected(rows: Jagged, rows_M: Tensor) -> Jagged:
+def _select(rows: Jagged, rows_M: Tensor) -> Jagged:
     """These rows. Where each has one value, which is common, that takes a third of the time of other rows."""
     if rows.weights_N is None and len(rows.values_N) == len(rows) and bool((rows.lengths_B == 1).all()):
         return Jagged(rows.values_N.index_select(0, rows_M), torch.ones_like(rows_M))
@@ -156,10 +156,10 @@ def ids_in_range(batch: FeatureBatch, num_rows: Mapping[str, int]) -> tuple[Feat
     Args:
         num_rows: of features, the rows of their tables; ids of the others are not checked.
     """
-    features, wrong = _mended(batch.features, num_rows)
+    features, wrong = _mend(batch.features, num_rows)
     groups = dict(batch.groups)
     for name, group in batch.groups.items():
-        mended, wrong_rows = _mended(group.features, num_rows)
+        mended, wrong_rows = _mend(group.features, num_rows)
         if wrong_rows:
             groups[name] = DedupedGroup(mended, group.inverse_B)
             bad_U = torch.zeros(group.num_unique, dtype=torch.bool)
@@ -169,7 +169,7 @@ def ids_in_range(batch: FeatureBatch, num_rows: Mapping[str, int]) -> tuple[Feat
     return replace(batch, features=features, groups=groups), wrong
 
 
-def _mended(features: Mapping[str, Jagged], num_rows: Mapping[str, int]) -> tuple[dict[str, Jagged], dict[int, str]]:
+def _mend(features: Mapping[str, Jagged], num_rows: Mapping[str, int]) -> tuple[dict[str, Jagged], dict[int, str]]:
     mended, wrong = dict(features), dict[int, str]()
     for name in features.keys() & num_rows.keys():
         rows, most = features[name], num_rows[name]

@@ -13,7 +13,7 @@ from nemo_vfm.recsys.feature_table.part_writer import SAMPLES, PartWriter, part_
 from nemo_vfm.recsys.feature_table.table_manifest import NAME, TableManifest, ValueCounts, read_manifest
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.sparse.log_chunk import LogChunk
-from nemo_vfm.sparse.row_deduplication import deduplicated
+from nemo_vfm.sparse.row_deduplication import deduplicate
 
 UNFINISHED = "unfinished.json"  #: the manifest of the parts so far
 
@@ -116,7 +116,7 @@ class FeatureTableWriter:
         self._waiting += len(chunk)
         if self._waiting < self._rows_per_group:
             return
-        chunk = self._taken()
+        chunk = self._take_pending()
         whole = len(chunk) // self._rows_per_group * self._rows_per_group
         for begin in range(0, whole, self._rows_per_group):
             self._write(chunk.rows(begin, begin + self._rows_per_group))
@@ -125,7 +125,7 @@ class FeatureTableWriter:
     def finish(self) -> TableManifest:
         """Write what is left, and the manifest."""
         if self._waiting:
-            self._write(self._taken())
+            self._write(self._take_pending())
         if self._part is not None:
             self._close(self._part)
         if not self._done.parts:
@@ -134,10 +134,10 @@ class FeatureTableWriter:
         (self._folder / UNFINISHED).unlink(missing_ok=True)
         return self._done
 
-    def _taken(self) -> LogChunk:
+    def _take_pending(self) -> LogChunk:
         """All samples that wait."""
         pending, self._pending, self._waiting = self._pending, [], 0
-        if len(set(map(_weighted, pending))) > 1:
+        if len(set(map(_weighted_features, pending))) > 1:
             raise DataError(f"the samples from row {self._rows:,}: a feature has weights in only some of them")
         return LogChunk.cat(pending)
 
@@ -147,7 +147,7 @@ class FeatureTableWriter:
 
         if self._done.clustered:
             require_order(chunk, self._last, at=self._rows)
-        groups = deduplicated(chunk.features, self._done.schema.groups, clustered=True)
+        groups = deduplicate(chunk.features, self._done.schema.groups, clustered=True)
         tables = {SAMPLES: pa.table(sample_columns(chunk, groups, self._done.schema))}
         stored = {name: len(chunk.features[name].values_N) for name in self._done.schema.plain}
         for name, group in groups.items():
@@ -157,8 +157,8 @@ class FeatureTableWriter:
             if (self._folder / NAME).exists():
                 raise UserError(f"{self._folder} already holds a feature table; write into an empty folder")
             encodings = {name: smallest_encodings(table, self._zstd_level) for name, table in tables.items()}
-            self._done = replace(self._done, encodings=encodings, weighted=_weighted(chunk))
-        if _weighted(chunk) != self._done.weighted:
+            self._done = replace(self._done, encodings=encodings, weighted=_weighted_features(chunk))
+        if _weighted_features(chunk) != self._done.weighted:
             raise DataError(f"row {self._rows:,}: a feature has weights in only some samples")
         if self._part is None:
             name = f"part-{len(self._done.parts):05d}"
@@ -188,7 +188,7 @@ class FeatureTableWriter:
         write_json(self._folder / UNFINISHED, self._done.json())
 
 
-def _weighted(chunk: LogChunk) -> tuple[str, ...]:
+def _weighted_features(chunk: LogChunk) -> tuple[str, ...]:
     return tuple(name for name, rows in chunk.features.items() if rows.weights_N is not None)
 
 

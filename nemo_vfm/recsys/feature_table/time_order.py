@@ -16,7 +16,7 @@ from nemo_vfm.core.log import warn
 from nemo_vfm.data.batching.faults import Fault
 from nemo_vfm.recsys.feature_table.row_order import WindowId, spans
 from nemo_vfm.recsys.feature_table.table_splits import TrainedRows
-from nemo_vfm.recsys.feature_table.table_window import TableWindow, WindowReader, joined
+from nemo_vfm.recsys.feature_table.table_window import TableWindow, WindowReader, join_batches
 
 _OFTEN = 4  # an epoch that reads each row group more often than this is slow, and says so
 
@@ -42,7 +42,9 @@ class TimeOrder:
         self, reader: WindowReader, rows: TrainedRows, *, window_groups: int, time_window: int | None
     ) -> None:  # fmt: skip
         self._reader, self._rows, self._borders_B = reader, rows, reader.table.row_groups
-        times, places = zip(*(self._kept(number) for number in range(len(self._borders_B) - 1)), strict=True)
+        times, places = zip(
+            *(self._training_samples(number) for number in range(len(self._borders_B) - 1)), strict=True
+        )
         self._ranges = [(int(time_M.min()), int(time_M.max())) if len(time_M) else None for time_M in times]
         order_N = torch.cat(times).argsort(stable=True)
         time_N, place_N = torch.cat(times)[order_N], torch.cat(places)[order_N]
@@ -82,7 +84,7 @@ class TimeOrder:
         """
         parts, times, faults, size = [], list[Tensor](), dict[int, Fault](), 0
         for number in self._row_groups(window.number):
-            time_M, place_M = self._kept(number)
+            time_M, place_M = self._training_samples(number)
             inside_M = torch.ones_like(time_M, dtype=torch.bool)
             for key, is_end in zip(self._keys[window.number : window.number + 2], (False, True), strict=False):
                 before_M = (time_M < key.time) | ((time_M == key.time) & (place_M < key.place))
@@ -100,10 +102,10 @@ class TimeOrder:
         order_M = torch.cat(times).argsort(stable=True)
         place_M = order_M.argsort()
         return TableWindow(
-            joined(parts, 0).select(order_M), {int(place_M[place]): fault for place, fault in faults.items()}
+            join_batches(parts, 0).select(order_M), {int(place_M[place]): fault for place, fault in faults.items()}
         )
 
-    def _kept(self, row_group: int) -> tuple[Tensor, Tensor]:
+    def _training_samples(self, row_group: int) -> tuple[Tensor, Tensor]:
         """Times and places in the table of the samples of a row group that are trained on: int64, (M,) each."""
         kept_M = self._rows.of(row_group).nonzero().squeeze(1)
         return self._rows.table.numbers(row_group, "time")[kept_M], kept_M + self._borders_B[row_group]

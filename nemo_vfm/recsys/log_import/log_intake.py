@@ -93,7 +93,7 @@ class RowSampling:
         """The samples that stay; how many do not is added to `dropped`."""
         if self.fraction < 1:
             numbers_B = chunk.session_B if self.by == "session" else chunk.ids_B
-            stays_B = self._drawn(numbers_B, self.by, self.fraction)
+            stays_B = self._draw(numbers_B, self.by, self.fraction)
             dropped[RULE] += len(chunk) - int(stays_B.sum())
             chunk = chunk.select(stays_B.nonzero().squeeze(1))
         if self.negatives == 1:
@@ -101,11 +101,11 @@ class RowSampling:
         positive_B = torch.stack([label_B > 0 for label_B in chunk.labels.values()]).any(0)
         weight_B = torch.ones(len(chunk)) if chunk.weight_B is None else chunk.weight_B
         chunk = replace(chunk, weight_B=weight_B.where(positive_B, weight_B / self.negatives))
-        stays_B = positive_B | self._drawn(chunk.ids_B, "negative", self.negatives)
+        stays_B = positive_B | self._draw(chunk.ids_B, "negative", self.negatives)
         dropped[NEGATIVES] += len(chunk) - int(stays_B.sum())
         return chunk.select(stays_B.nonzero().squeeze(1))
 
-    def _drawn(self, numbers_B: Tensor, what: str, share: float) -> Tensor:
+    def _draw(self, numbers_B: Tensor, what: str, share: float) -> Tensor:
         mixed_B = mix64_(numbers_B + name_salt(self.seed, what)).numpy().view(np.uint64)
         return torch.from_numpy(mixed_B / 2.0**64 < share)
 

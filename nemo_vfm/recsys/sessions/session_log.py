@@ -133,7 +133,7 @@ class SessionLog:
         click_B = RandomStream(self.seed, "click").uniform(chunk.ids_B) < probability_B
         return replace(chunk, labels={"click": click_B.float(), "teacher": probability_B.float()})
 
-    def seeded(self, seed: int) -> "SessionLog":
+    def with_seed(self, seed: int) -> "SessionLog":
         """The same log with this seed, unless it has its own."""
         if self._own_seed:
             return self
@@ -178,7 +178,7 @@ class SessionLog:
         starts = sorted({(self._day_samples - size) * part // 3 for part in range(4)})
         reads = self.teacher.reads()
         parts = [self._without_labels(start, start + size, reads) for start in starts]
-        return self.teacher.fitted(LogChunk.cat(parts), self.rows(), self.seed)
+        return self.teacher.fit(LogChunk.cat(parts), self.rows(), self.seed)
 
     def _without_labels(
         self, begin: int, end: int, names: Collection[str] | None = None, *, clustered: bool = False

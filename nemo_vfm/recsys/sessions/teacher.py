@@ -64,7 +64,7 @@ class Teacher:
         """Names of features that the probabilities depend on."""
         return {*self.single, *self.dense, *(name for pair in self.pairs for name in pair)}
 
-    def fitted(self, chunk: LogChunk, rows: Mapping[str, int], seed: int) -> "FittedTeacher":
+    def fit(self, chunk: LogChunk, rows: Mapping[str, int], seed: int) -> "FittedTeacher":
         """Standardise the terms, and find a and b, on these samples."""
         hidden = {
             column: RandomStream(seed, f"hidden/{column}").normal(torch.arange(rows[name]))

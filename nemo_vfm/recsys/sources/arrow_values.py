@@ -28,14 +28,16 @@ class ArrowRows:
         """Integers, dates or times: int64, (L,). A null is refused."""
         column = self._column(name)
         if _is_text(column.type):
-            raise UserError(f"{self._said(name, column)}, but integers, dates or timestamps were expected as times")
+            raise UserError(
+                f"{self._type_sentence(name, column)}, but integers, dates or timestamps were expected as times"
+            )
         return self.keys(name)
 
     def keys(self, name: str) -> Tensor:
         """Integers, hashes of strings, dates or times: int64, (L,). A null is refused."""
         column = self._column(name)
         self.rows.refuse(_nulls(column), f"{name} is null")
-        return torch.from_numpy(_integers(column, self._said(name, column)))
+        return torch.from_numpy(_integers(column, self._type_sentence(name, column)))
 
     def numbers(self, name: str, *, required: bool) -> Tensor:
         """Numbers or booleans: float32, (L,). A null is NaN; where it is required, NaN is refused."""
@@ -45,7 +47,7 @@ class ArrowRows:
         column = self._column(name)
         kind = column.type
         if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)):
-            raise UserError(f"{self._said(name, column)}, but numbers or booleans were expected")
+            raise UserError(f"{self._type_sentence(name, column)}, but numbers or booleans were expected")
         column = column.cast(pa.uint8()) if types.is_boolean(kind) else column
         found = column.cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False).astype(np.float32)
         if required:
@@ -58,7 +60,7 @@ class ArrowRows:
         import pyarrow.types as types
 
         column = self._column(name)
-        said, valid_L = self._said(name, column), ~_nulls(column)
+        said, valid_L = self._type_sentence(name, column), ~_nulls(column)
         if not hasattr(column, "value_lengths"):
             values = _integers(column.drop_null(), said)
             return Jagged(torch.from_numpy(values), torch.from_numpy(valid_L.astype(np.int64)))
@@ -85,7 +87,7 @@ class ArrowRows:
         column = self.batch.column(name)
         return column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
 
-    def _said(self, name: str, column: Any) -> str:
+    def _type_sentence(self, name: str, column: Any) -> str:
         return f"column {name} of {self.rows.file} is of the type {column.type}"
 
 

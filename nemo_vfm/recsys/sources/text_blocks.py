@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.storage.files import opened
+from nemo_vfm.core.storage.files import open_regular
 from nemo_vfm.recsys.sources.log_reading import LogPosition
 
 #: Text that is parsed at once, about 35,000 rows of Criteo. Where a block ends follows from where it begins.
@@ -41,7 +41,7 @@ class TextFiles:
         sizes = sizes_of(self.paths)
         for number in range(begin.file, len(self.paths)):
             at = begin if number == begin.file else LogPosition(number, row=begin.row)
-            with opened(self.paths[number]) as raw:
+            with open_regular(self.paths[number]) as raw:
                 for text, end in self._texts(raw, at):
                     done = sum(sizes[:number]) + min(raw.tell(), sizes[number])
                     lines = end.line - max(at.line, len(self.header) > 0)

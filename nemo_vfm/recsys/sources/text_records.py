@@ -14,7 +14,7 @@ from typing import BinaryIO, TypeAlias, cast
 import numpy as np
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.storage.files import opened
+from nemo_vfm.core.storage.files import open_regular
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.recsys.sources import text_blocks
 from nemo_vfm.recsys.sources.log_reading import BadRow, LogPosition, LogRows
@@ -53,7 +53,7 @@ class RecordFiles:
         sizes = text_blocks.sizes_of(self.paths)
         for number in range(begin.file, len(self.paths)):
             at = begin if number == begin.file else LogPosition(number, row=begin.row)
-            with opened(self.paths[number]) as raw:
+            with open_regular(self.paths[number]) as raw:
                 for rows, columns, end in self._blocks(raw, at):
                     share = (sum(sizes[:number]) + min(raw.tell(), sizes[number])) / max(1, sum(sizes))
                     yield RecordBlock(rows, columns, end, share)
@@ -61,7 +61,7 @@ class RecordFiles:
 
     def _blocks(self, raw: BinaryIO, at: LogPosition) -> Iterator[tuple[LogRows, dict[str, list[Json]], LogPosition]]:
         path = self.paths[at.file]
-        lines = _Lines(cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw, path)
+        lines = _TextLines(cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw, path)
         is_json = _kind(path) in _JSON_LINES
         keys = dict[str, None]()
         with text_blocks.named_damage(path, at):
@@ -88,7 +88,7 @@ class RecordFiles:
             starts = np.array([(line, row + number) for line, number, _ in found], np.int64).reshape(-1, 2)
             yield LogRows(str(path), starts[:, 0], starts[:, 1], bad), columns, at
 
-    def _json_records(self, lines: "_Lines", keys: dict[str, None]) -> Callable[[], _Record]:
+    def _json_records(self, lines: "_TextLines", keys: dict[str, None]) -> Callable[[], _Record]:
         def record() -> _Record:
             line = next(lines).strip()
             if not line:
@@ -104,7 +104,7 @@ class RecordFiles:
 
         return record
 
-    def _csv_records(self, lines: "_Lines", path: Path) -> Callable[[], _Record]:
+    def _csv_records(self, lines: "_TextLines", path: Path) -> Callable[[], _Record]:
         delimiter = self.delimiter or ("\t" if _kind(path) == ".tsv" else ",")
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         header = list(self.header or ())
@@ -141,7 +141,7 @@ class _Unclosed(Exception):
     """A cell goes on for too many lines."""
 
 
-class _Lines:
+class _TextLines:
     """Lines of a file as text; those that turn out to be no record can be given back, all but the first."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
@@ -149,7 +149,7 @@ class _Lines:
         self._taken, self._waiting = list[bytes](), deque[bytes]()
         self.offset = self.line = 0  #: bytes and lines of all records so far
 
-    def __iter__(self) -> "_Lines":
+    def __iter__(self) -> "_TextLines":
         return self
 
     def __next__(self) -> str:
@@ -182,7 +182,7 @@ class _Lines:
 
 
 def _records(
-    lines: _Lines, record: Callable[[], _Record], path: Path
+    lines: _TextLines, record: Callable[[], _Record], path: Path
 ) -> tuple[list[tuple[int, int, list[Json]]], list[BadRow]]:
     """A block: line, number in the block and values of each record, and the bad ones between them.
 

@@ -16,7 +16,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """One line of a chart."""
 
     name: str  #: its word in the legend; the empty text leaves it out
@@ -30,7 +30,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class HistogramGroup:
     """Values of one colour in a histogram."""
 
     name: str
@@ -39,7 +39,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class ChartAxis:
     """A range of values, linear or logarithmic, with round ticks."""
 
     low: float
@@ -47,7 +47,7 @@ class Axis:
     log: bool = False
 
     @classmethod
-    def around(cls, values: Sequence[float], *, log: bool = False, zero: bool = False) -> "Axis":
+    def around(cls, values: Sequence[float], *, log: bool = False, zero: bool = False) -> "ChartAxis":
         """An axis on which all of `values` fit, with a little air; from zero where `zero`."""
         low, high = min(values), max(values)
         if log:
@@ -134,11 +134,11 @@ def grid(charts: Sequence[Markup], num_open: int) -> Markup:
     return fragment(_GRID, {"open": charts[:num_open], "more": charts[num_open:]})
 
 
-def _across(axis: Axis) -> Callable[[float], float]:
+def _across(axis: ChartAxis) -> Callable[[float], float]:
     return lambda value: round(100 * axis.place(value), 2)
 
 
-def _up(axis: Axis) -> Callable[[float], float]:
+def _up(axis: ChartAxis) -> Callable[[float], float]:
     return lambda value: round(100 - 100 * axis.place(value), 2)
 
 
@@ -170,7 +170,8 @@ _FRAME = """
 
 
 def _frame(
-    title: str, alt: str, x: Axis, y: Axis, x_label: str, legend: Sequence[tuple[str, str, str]], inside: Markup,
+    title: str, alt: str, x: ChartAxis, y: ChartAxis, x_label: str, legend: Sequence[tuple[str, str, str]],
+    inside: Markup,
     y_ticks: Sequence[float],
 ) -> Markup:  # fmt: skip
     x_ticks = [tick for tick in x.ticks(6) if x_label != "step" or tick == int(tick)]
@@ -195,7 +196,8 @@ _LINES = """
 
 
 def line_chart(
-    title: str, lines: Sequence[Line], *, x_label: str, log_y: bool = False, zero: bool = False, whole: bool = False,
+    title: str, lines: Sequence[ChartLine], *, x_label: str, log_y: bool = False, zero: bool = False,
+    whole: bool = False,
     with_legend: bool = True,
 ) -> Markup:  # fmt: skip
     """Lines over a common x; `log_y` is obeyed where all values are positive and sane, `zero` starts y there.
@@ -208,8 +210,8 @@ def line_chart(
     ys = [y for line in lines for _, y in line.points]
     if not ys:
         return fragment('<p class="quiet">{{ t }}: no finite value was recorded.</p>', {"t": title})
-    x_axis = Axis(min(xs), max(xs)) if max(xs) > min(xs) else Axis.around(xs)
-    y_axis = Axis.around(ys, log=log_y and min(ys) > 0 and max(ys) < 1e9 * min(ys), zero=zero)
+    x_axis = ChartAxis(min(xs), max(xs)) if max(xs) > min(xs) else ChartAxis.around(xs)
+    y_axis = ChartAxis.around(ys, log=log_y and min(ys) > 0 and max(ys) < 1e9 * min(ys), zero=zero)
     across, up = _across(x_axis), _up(y_axis)
     paths = []
     for line in lines:
@@ -247,14 +249,16 @@ _BARS = """
 {% endif %}"""
 
 
-def histogram(title: str, groups: Sequence[Group], *, limit: tuple[str, float] | None = None, bins: int = 32) -> Markup:
+def histogram(
+    title: str, groups: Sequence[HistogramGroup], *, limit: tuple[str, float] | None = None, bins: int = 32
+) -> Markup:
     """Stacked bars of `groups`; `limit` is ("<" or ">", value): the side that a rule drops, which is shaded."""
     values = sorted(value for group in groups for value in group.values)
     if not values:
         return fragment('<p class="quiet">{{ t }}: no finite value was recorded.</p>', {"t": title})
     low, high = _bar_range(values, limit, bins)
     counts = [_count(group.values, low, high, bins, limit) for group in groups]
-    x_axis, y_axis = Axis(low, high), Axis(0, max(map(sum, zip(*counts, strict=True))) * 1.15)
+    x_axis, y_axis = ChartAxis(low, high), ChartAxis(0, max(map(sum, zip(*counts, strict=True))) * 1.15)
     width, up, below, bars = 100 / bins, _up(y_axis), [0] * bins, list[dict[str, object]]()
     for group, row in zip(groups, counts, strict=True):
         for place, count in enumerate(row):

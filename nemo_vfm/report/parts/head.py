@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from nemo_vfm.report.parts.plain_text import clean, mapping, number, plain, span
+from nemo_vfm.report.parts.plain_text import as_mapping, clean, number, plain, span
 from nemo_vfm.report.parts.run_values import RunFolder
 
 WORDS = {"failed": "failed", "nothing_kept": "kept nothing", "interrupted": "was interrupted",
@@ -23,13 +23,13 @@ class Head:
 
 def head(run: RunFolder) -> Head:
     """Read it from manifest.json, status.json and the steps' done.json."""
-    manifest = mapping(run.read_json(run.root / "manifest.json"))
+    manifest = as_mapping(run.read_json(run.root / "manifest.json"))
     seconds = step_seconds(run)
     created = str(manifest.get("created") or "")
     time = re.match(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(.*)", created)
     utc = " UTC" if time and time[3].endswith(("Z", "+00:00")) else ""
     commit, plus, rest = str(manifest.get("commit") or "").partition("+")
-    machine = mapping(manifest.get("hardware"))
+    machine = as_mapping(manifest.get("hardware"))
     hardware = plain(machine["device"] if "device" in machine else manifest.get("hardware") or "")
     if "device" in machine and machine.get("memory_gb"):
         hardware += f", {plain(machine['memory_gb'])} GB"
@@ -55,9 +55,9 @@ def step_seconds(run: RunFolder) -> dict[str, float]:
 
 def _state(run: RunFolder) -> str:
     """Why the page may be incomplete, as a sentence; empty where the run has ended well."""
-    status = mapping(run.read_json(run.root / "status.json"))
+    status = as_mapping(run.read_json(run.root / "status.json"))
     state = str(status.get("state") or "")
-    ended = {step.name for step in run.having("done.json")}
+    ended = {step.name for step in run.steps_with("done.json")}
     missing = [name for name in run.planned_steps() if name not in ended]
     if state == "done" or "" in ended:
         return ""

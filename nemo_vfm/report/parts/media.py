@@ -25,7 +25,7 @@ class Medium:
 
 
 @dataclass(slots=True)
-class Media:
+class SectionMedia:
     """Embeds the media of one section."""
 
     run: RunFolder  #: the run folder, which all paths must stay inside

@@ -31,12 +31,12 @@ def number(value: Any) -> float | None:
     return as_float if math.isfinite(as_float) else None
 
 
-def mapping(value: Any) -> Mapping[str, Any]:
+def as_mapping(value: Any) -> Mapping[str, Any]:
     """The value where it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
-def listing(value: Any) -> Sequence[Any]:
+def as_sequence(value: Any) -> Sequence[Any]:
     """The value where it is a list, else an empty one."""
     return value if isinstance(value, list) else []
 

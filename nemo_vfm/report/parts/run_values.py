@@ -7,9 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-from nemo_vfm.core.storage.files import opened, read_bytes, real
+from nemo_vfm.core.storage.files import open_regular, read_bytes, real
 from nemo_vfm.core.types.job import LAUNCH, PARTS
-from nemo_vfm.report.parts.plain_text import mapping, number
+from nemo_vfm.report.parts.plain_text import as_mapping, number
 
 MAX_FILE_BYTES = 64 << 20
 MAX_ROWS = 200_000
@@ -20,7 +20,7 @@ RANKING = {"val_auc": "AUC of held-out samples", "val_normalised_entropy": "Norm
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RunStep:
     """One step of the run: its name (empty for a run that is a single job) and its folder."""
 
     name: str
@@ -32,7 +32,7 @@ class RunFolder:
     """What the sections read from. Nothing outside `root` is ever opened, whatever a file or a link says."""
 
     root: Path  #: the run folder, resolved
-    steps: list[Step]  #: the root itself, then its sub-folders in the order of the recipe's steps
+    steps: list[RunStep]  #: the root itself, then its sub-folders in the order of the recipe's steps
     _notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -45,27 +45,27 @@ class RunFolder:
         root = real(folder)
         if not root.is_dir():
             raise NotADirectoryError(f"{folder} is not a folder; give the run_dir of a run")
-        run = cls(root, [Step("", root)])
+        run = cls(root, [RunStep("", root)])
         names = [path.name for path in root.iterdir() if path.is_dir() and path.name not in (LAUNCH, PARTS)]
         found = sorted(name for name in names if not name.startswith((".", "_")))
         planned = run.planned_steps()
         found.sort(key=lambda name: planned.index(name) if name in planned else len(planned))
-        run.steps += [Step(name, root / name) for name in found]
+        run.steps += [RunStep(name, root / name) for name in found]
         return run
 
     def planned_steps(self) -> list[str]:
         """The names of the workflow's steps, in order."""
-        steps = mapping(self.read_json(self.root / "manifest.json")).get("steps")
+        steps = as_mapping(self.read_json(self.root / "manifest.json")).get("steps")
         return [str(name) for name in steps] if isinstance(steps, list) else []
 
-    def having(self, name: str) -> list[Step]:
+    def steps_with(self, name: str) -> list[RunStep]:
         """The steps whose folder holds the file `name`."""
         return [step for step in self.steps if (step.folder / name).is_file()]
 
-    def rules(self, step: Step) -> dict[str, Mapping[str, Any]]:
+    def rules(self, step: RunStep) -> dict[str, Mapping[str, Any]]:
         """A curation step's rules by name, in the order in which they were applied."""
-        found = mapping(self.read_json(step.folder / "rules.json"))
-        return {str(name): mapping(rule) for name, rule in found.items()}
+        found = as_mapping(self.read_json(step.folder / "rules.json"))
+        return {str(name): as_mapping(rule) for name, rule in found.items()}
 
     def label(self, path: Path) -> str:
         """A path as the reader knows it: from the run folder on."""
@@ -88,7 +88,7 @@ class RunFolder:
                 self.note(f"{path.name} is outside the run folder and was not read.")
                 return None
             if span is not None:
-                with opened(path) as file:
+                with open_regular(path) as file:
                     file.seek(span[0])
                     return file.read(span[1])
             if (size := path.stat().st_size) > MAX_FILE_BYTES:
@@ -152,12 +152,12 @@ class RunFolder:
             self.note(f"Only the first {len(rows):,} of {total:,} rows of {self.label(path)} are shown.")
         return rows
 
-    def each(self, name: str) -> Iterator[tuple[Step, Mapping[str, Any]]]:
+    def each(self, name: str) -> Iterator[tuple[RunStep, Mapping[str, Any]]]:
         """Every step that has the JSON file `name`, with the mapping in it."""
-        for step in self.having(name):
+        for step in self.steps_with(name):
             value = self.read_json(step.folder / name)
             if isinstance(value, Mapping):
-                yield step, mapping(value)
+                yield step, as_mapping(value)
             elif value is not None:
                 self.note(f"{self.label(step.folder / name)} is not a mapping and was ignored.")
 

@@ -67,11 +67,11 @@ ENVIRONMENT.filters.update(figure=figure, exact=exact, span=span, words=words, p
 
 def fragment(template: str, values: Mapping[str, Any]) -> Markup:
     """Render a piece of the page. `medium(item, alt, class)` is at hand for pictures and videos."""
-    return Markup(with_labels(_compiled(template).render(values).strip()))  # noqa: S704
+    return Markup(with_labels(_compile_template(template).render(values).strip()))  # noqa: S704
 
 
 @cache
-def _compiled(template: str) -> Template:
+def _compile_template(template: str) -> Template:
     """Compiling costs a hundred times what rendering does, and a page has a few templates and many charts."""
     return ENVIRONMENT.from_string(_MACROS + template)
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, exact, listing, mapping, number, span
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_mapping, as_sequence, clean, exact, number, span
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
 
@@ -49,10 +49,10 @@ _BODY = """
 """
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section a step that counted buckets."""
     for step, counts in run.each("buckets.json"):
-        buckets, unbinned = mapping(counts.get("buckets")), mapping(counts.get("unbinned"))
+        buckets, unbinned = as_mapping(counts.get("buckets")), as_mapping(counts.get("unbinned"))
         if buckets:
             # In the order of the recipe; of very many, those that receive most.
             most = max(_amount(found)[0] for found in buckets.values()) or 1.0
@@ -65,14 +65,14 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             values = {
                 "buckets": [_row(name, buckets[name]) | {"share": share[name]} for name in shown],
                 "unbinned": [  # the most frequent reason first
-                    _row(name, unbinned[name]) | _lacking(mapping(unbinned[name]))
+                    _row(name, unbinned[name]) | _missing_frames(as_mapping(unbinned[name]))
                     for name in sorted(unbinned, key=lambda name: -_amount(unbinned[name])[0])[:MAX_REASONS]
                 ],
                 "misses": [
                     {"clip": clean(str(miss.get("clip_id") or ""), 100)[:8],
                      "needs": clean(str(miss.get("needs") or "–"), 120),
                      "bucket": clean(str(miss.get("bucket") or "–"), 40)}
-                    for miss in map(mapping, listing(counts.get("nearest_misses"))[:MAX_MISSES]) if miss
+                    for miss in map(as_mapping, as_sequence(counts.get("nearest_misses"))[:MAX_MISSES]) if miss
                 ],
             }  # fmt: skip
             inside, outside = (sum(_amount(one)[0] for one in part.values()) for part in (buckets, unbinned))
@@ -85,7 +85,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
 
 def _amount(found: Any) -> tuple[float, float]:
     """Clips and seconds."""
-    counts = mapping(found)
+    counts = as_mapping(found)
     return max(number(counts.get("clips")) or 0.0, 0.0), max(number(counts.get("seconds")) or 0.0, 0.0)
 
 
@@ -94,9 +94,9 @@ def _row(name: Any, found: Any) -> dict[str, Any]:
     return {"name": clean(str(name), 80), "clips": exact(clips), "lasts": span(seconds) if clips else "–"}
 
 
-def _lacking(found: Mapping[str, Any]) -> dict[str, str]:
-    near = sorted(mapping(found.get("nearest")).items(), key=lambda item: -(number(item[1]) or 0.0))[:4]
-    short = mapping(found.get("more_frames"))
+def _missing_frames(found: Mapping[str, Any]) -> dict[str, str]:
+    near = sorted(as_mapping(found.get("nearest")).items(), key=lambda item: -(number(item[1]) or 0.0))[:4]
+    short = as_mapping(found.get("more_frames"))
     least, middle, most = (number(short.get(key)) for key in ("least", "median", "most"))
     several = f"{exact(least)} to {exact(most)}, median {exact(middle)}"
     frames = "–" if most is None else exact(most) if least == most else several

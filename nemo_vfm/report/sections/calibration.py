@@ -5,9 +5,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nemo_vfm.report.parts.chart import Line, grid, line_chart
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, exact, listing, mapping, number, words
+from nemo_vfm.report.parts.chart import ChartLine, grid, line_chart
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_mapping, as_sequence, clean, exact, number, words
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
@@ -29,10 +29,12 @@ _BODY = """
 """
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section a step whose task ranks samples."""
     for step, found in run.each("validation.json"):
-        labels = {clean(str(name), 60): mapping(measured) for name, measured in mapping(found.get("labels")).items()}
+        labels = {
+            clean(str(name), 60): as_mapping(measured) for name, measured in as_mapping(found.get("labels")).items()
+        }
         if not labels:
             continue
         charts = [chart for name, measured in labels.items() for chart in _chart(name, measured)]
@@ -54,12 +56,12 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
 
 
 def _chart(label: str, measured: Mapping[str, Any]) -> Iterator[Markup]:
-    pairs = [(number(mapping(one).get("predicted")), number(mapping(one).get("observed")))
-             for one in listing(measured.get("reliability"))]  # fmt: skip
+    pairs = [(number(as_mapping(one).get("predicted")), number(as_mapping(one).get("observed")))
+             for one in as_sequence(measured.get("reliability"))]  # fmt: skip
     points = sorted((x, y) for x, y in pairs if x is not None and y is not None)
     if points:
         low, high = points[0][0], points[-1][0]
-        lines = [Line("as predicted", [(low, low), (high, high)], "b"), Line("observed", points, "a", "dots")]
+        lines = [ChartLine("as predicted", [(low, low), (high, high)], "b"), ChartLine("observed", points, "a", "dots")]
         yield line_chart(f"Reliability: {words(label)}", lines, x_label="predicted probability", zero=True)
 
 

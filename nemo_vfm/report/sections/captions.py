@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, exact, mapping, number
-from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_mapping, clean, exact, number
+from nemo_vfm.report.parts.run_values import RunFolder, RunStep
 from nemo_vfm.report.parts.section import Section, fragment
 
 ORDER = 32
@@ -41,16 +41,16 @@ _BODY = """
 """
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section a step that wrote captions."""
     for step, values in run.each("captions.json"):
-        by = mapping(values.get("by"))
+        by = as_mapping(values.get("by"))
         if by:
             clips = _clips(run, step, by, media)
             found = [
                 (number(count) or 0.0, clean(str(who), 40), clean(str(why), 160))
-                for who, reasons in mapping(values.get("failures")).items()
-                for why, count in mapping(reasons).items()
+                for who, reasons in as_mapping(values.get("failures")).items()
+                for why, count in as_mapping(reasons).items()
             ]
             failures = [(who, why, exact(count)) for count, who, why in sorted(found, reverse=True)[:MAX_FAILURES]]
             names = {who: f"by {clean(str(who), 40)}" for who in by} | {_DESCRIPTION: "placeholders from numbers"}
@@ -76,7 +76,7 @@ def stand_in(row: Mapping[str, Any], by: Mapping[str, Any]) -> str:
     return "placeholder:" if row.get("caption") and who == _DESCRIPTION else ""
 
 
-def _clips(run: RunFolder, step: Step, by: Mapping[str, Any], media: Media) -> list[dict[str, Any]]:
+def _clips(run: RunFolder, step: RunStep, by: Mapping[str, Any], media: SectionMedia) -> list[dict[str, Any]]:
     """Kept clips with a caption, spread over the table, each as its video or as frames of it."""
     if not (step.folder / "scores.parquet").is_file():
         return []
@@ -85,9 +85,9 @@ def _clips(run: RunFolder, step: Step, by: Mapping[str, Any], media: Media) -> l
     stride = max(1, len(values) // MAX_CLIPS)
     videos: dict[str, tuple[Path, Any]] = {}  # where each clip lies: a tar, and offset and size of its mp4
     for index in sorted((step.folder / "shards").glob("shard-*.json"))[:MAX_SHARDS]:
-        samples = mapping(run.read_json(index)).get("samples")
-        for sample in map(mapping, samples if isinstance(samples, list) else ()):
-            videos[str(sample.get("key"))] = index.with_suffix(".tar"), mapping(sample.get("members")).get("mp4")
+        samples = as_mapping(run.read_json(index)).get("samples")
+        for sample in map(as_mapping, samples if isinstance(samples, list) else ()):
+            videos[str(sample.get("key"))] = index.with_suffix(".tar"), as_mapping(sample.get("members")).get("mp4")
     clips = []
     for row in values[::stride][:MAX_CLIPS]:
         clip_id, video = str(row.get("clip_id")), None

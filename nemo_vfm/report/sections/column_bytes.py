@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, exact, figure, mapping, number
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_mapping, clean, exact, figure, number
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
@@ -34,7 +34,7 @@ class _Column(NamedTuple):
     stored: float | None = None
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section a step that wrote a feature table."""
     for step, manifest in run.each("table/manifest.json"):
         columns = sorted(_columns(manifest), key=lambda column: -column.bytes)
@@ -67,10 +67,10 @@ def _unit(size: float) -> tuple[float, str]:
 
 
 def _columns(manifest: Mapping[str, Any]) -> Iterator[_Column]:
-    values = mapping(manifest.get("values"))
-    for group, columns in mapping(manifest.get("column_bytes")).items():
+    values = as_mapping(manifest.get("values"))
+    for group, columns in as_mapping(manifest.get("column_bytes")).items():
         file = f"group {clean(group, 40)}" if group else "samples"
-        for name, size in mapping(columns).items():
-            counts = mapping(values.get(name.removeprefix("feature/"))) if name.startswith("feature/") else {}
+        for name, size in as_mapping(columns).items():
+            counts = as_mapping(values.get(name.removeprefix("feature/"))) if name.startswith("feature/") else {}
             plain, stored = number(counts.get("plain")), number(counts.get("stored"))
             yield _Column(clean(name, 60), file, max(number(size) or 0.0, 0.0), plain, stored)

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, figure, listing, mapping, number, words
-from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_mapping, as_sequence, clean, figure, number, words
+from nemo_vfm.report.parts.run_values import RunFolder, RunStep
 from nemo_vfm.report.parts.section import Section, fragment
 from nemo_vfm.report.sections.captions import stand_in
 
@@ -85,17 +85,17 @@ _SHEETS = """
 """
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section a step that decided about clips."""
-    for step in run.having("scores.parquet"):
+    for step in run.steps_with("scores.parquet"):
         rows = run.read_rows(step.folder / "scores.parquet")
         if rows:
-            nearest = mapping(run.read_json(step.folder / "nearest_pairs.json"))
-            by = mapping(mapping(run.read_json(step.folder / "captions.json")).get("by"))
+            nearest = as_mapping(run.read_json(step.folder / "nearest_pairs.json"))
+            by = as_mapping(as_mapping(run.read_json(step.folder / "captions.json")).get("by"))
             yield _section(step, rows, _Look(step, run.rules(step), by, media), nearest)
 
 
-def _section(step: Step, rows: list[Row], look: "_Look", nearest: Mapping[str, Any]) -> Section:
+def _section(step: RunStep, rows: list[Row], look: "_Look", nearest: Mapping[str, Any]) -> Section:
     kept = [row for row in rows if row.get("decision") == "kept"]
     dropped = [row for row in rows if row.get("decision") == "dropped"]
     failed = [row for row in rows if row.get("decision") == "failed"]
@@ -107,7 +107,7 @@ def _section(step: Step, rows: list[Row], look: "_Look", nearest: Mapping[str, A
     for rule in dict.fromkeys([*look.rules, *(str(row.get("rule")) for row in dropped)]):
         if group := [row for row in dropped if str(row.get("rule")) == rule and id(row) not in paired]:
             sheets.append(look.sheet(f"Dropped: {words(clean(rule, 80))}", group, MAX_A_RULE))
-    stages = [mapping(found) for found in list(nearest.values())[:MAX_STAGES]]
+    stages = [as_mapping(found) for found in list(nearest.values())[:MAX_STAGES]]
     values = {
         "kept": look.sheet("Kept", kept, MAX_KEPT) if kept else None,
         "listed": [look.line(row) for row in kept[:MAX_LISTED]] if len(kept) > MAX_KEPT else [],
@@ -115,7 +115,7 @@ def _section(step: Step, rows: list[Row], look: "_Look", nearest: Mapping[str, A
         "dropped": sheets,
         "pairs": [(look.clip(a, "kept"), look.clip(b)) for a, b in spread(twins, MAX_PAIRS)],
         "pairs_count": shown_of(MAX_PAIRS, len(twins)),
-        "nearest": [look.nearest(found, kept) for found in stages if listing(found.get("pairs"))],
+        "nearest": [look.nearest(found, kept) for found in stages if as_sequence(found.get("pairs"))],
         "failed": [{"source": clean(str(row.get("source")), 80),
                     "message": clean(str(row.get("message") or "no message"), 300)}
                    for row in failed[:MAX_FAILED]],
@@ -127,7 +127,9 @@ def _section(step: Step, rows: list[Row], look: "_Look", nearest: Mapping[str, A
 
 
 class _Look:
-    def __init__(self, step: Step, rules: Mapping[str, Mapping[str, Any]], by: Mapping[str, Any], media: Media) -> None:
+    def __init__(
+        self, step: RunStep, rules: Mapping[str, Mapping[str, Any]], by: Mapping[str, Any], media: SectionMedia
+    ) -> None:
         self._step, self.rules, self._by, self._media = step, rules, by, media
 
     def sheet(self, title: str, rows: Sequence[dict[str, Any]], at_most: int) -> dict[str, Any]:
@@ -165,7 +167,7 @@ class _Look:
         """Kept pairs of which a threshold below would drop the second clip, the most alike first."""
         by_id = {str(row.get("clip_id")): row for row in kept}
         column, limit = str(found.get("column")), number(found.get("above"))
-        pairs = [mapping(pair) for pair in listing(found.get("pairs"))]
+        pairs = [as_mapping(pair) for pair in as_sequence(found.get("pairs"))]
         ids = [(str(pair.get("stays")), str(pair.get("goes")), figure(number(pair.get("likeness")))) for pair in pairs]
         known = [one for one in ids if one[0] in by_id and one[1] in by_id]
         against = "" if limit is None else f", below {figure(limit)}"

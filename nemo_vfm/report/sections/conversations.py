@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, exact, listing, mapping, number, plain
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_mapping, as_sequence, clean, exact, number, plain
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
@@ -27,25 +27,25 @@ _BODY = """
 """
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section a step that made rows."""
-    for step in run.having("rows.jsonl"):
+    for step in run.steps_with("rows.jsonl"):
         if rows := run.read_lines(step.folder / "rows.jsonl"):
             if len(rows) > MAX_SHOWN:
                 run.note(f"{MAX_SHOWN} of {len(rows):,} rows are shown, evenly spread.")
             shown = [rows[place * len(rows) // min(MAX_SHOWN, len(rows))] for place in range(min(MAX_SHOWN, len(rows)))]
-            topics = Counter(clean(str(mapping(row.get("parents")).get("topic", ""))) for row in rows)
+            topics = Counter(clean(str(as_mapping(row.get("parents")).get("topic", ""))) for row in rows)
             topics.pop("", None)
-            ledger = mapping(run.read_json(step.folder / "ledger.json"))
+            ledger = as_mapping(run.read_json(step.folder / "ledger.json"))
             on = f" on {exact(len(topics))} topics" if topics else ""
             lead = f"{exact(len(rows))} rows{on}. Distinct {_GRAM}-grams: the share of distinct ones."
-            values = {"rows": [_shown(row) for row in shown], "topics": topics.most_common(MAX_TOPICS)}
-            tried = number(mapping(ledger.get("rows")).get("in")) or 0.0
+            values = {"rows": [_conversation_view(row) for row in shown], "topics": topics.most_common(MAX_TOPICS)}
+            tried = number(as_mapping(ledger.get("rows")).get("in")) or 0.0
             of = f"of {exact(tried)} candidates" if tried else ""
             grams: Counter[tuple[str, ...]] = Counter()
             for row in rows:
-                said = [*listing(row.get("messages")), *listing(row.get("chosen"))]
-                for message in map(mapping, said):
+                said = [*as_sequence(row.get("messages")), *as_sequence(row.get("chosen"))]
+                for message in map(as_mapping, said):
                     if message.get("role") == "assistant":
                         words = str(message.get("content")).casefold().split()
                         grams.update(zip(*(words[n:] for n in range(_GRAM)), strict=False))
@@ -54,15 +54,15 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             yield Section("Conversations", fragment(_BODY, values), lead, step.name, cards)
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    parents = mapping(row.get("parents"))
+def _conversation_view(row: Mapping[str, Any]) -> dict[str, Any]:
+    parents = as_mapping(row.get("parents"))
     place = [str(parents[name]) for name in ("topic", "subtopic", "level") if parents.get(name)]
-    turns = listing(row.get("messages")) or listing(row.get("prompt"))
-    named = [(str(one.get("role")), one) for one in map(mapping, turns)]
-    named += [(side, one) for side in ("chosen", "rejected") for one in map(mapping, listing(row.get(side)))]
+    turns = as_sequence(row.get("messages")) or as_sequence(row.get("prompt"))
+    named = [(str(one.get("role")), one) for one in map(as_mapping, turns)]
+    named += [(side, one) for side in ("chosen", "rejected") for one in map(as_mapping, as_sequence(row.get(side)))]
     messages = []
     for name, one in named:
-        calls = [plain(mapping(call).get("function")) for call in listing(one.get("tool_calls"))]
+        calls = [plain(as_mapping(call).get("function")) for call in as_sequence(one.get("tool_calls"))]
         content = [str(one["content"])] if one.get("content") else []
         messages.append((clean(name, 40), clean("\n".join(content + calls), MAX_LETTERS)))
     return {"place": clean(", ".join(place) or str(row.get("id", "")), 160), "messages": messages}

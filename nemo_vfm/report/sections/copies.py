@@ -6,9 +6,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nemo_vfm.report.parts.chart import Line, line_chart
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, figure, listing, mapping, number, words
+from nemo_vfm.report.parts.chart import ChartLine, line_chart
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_mapping, as_sequence, clean, figure, number, words
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
 
@@ -31,10 +31,10 @@ _BODY = """
 """
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section a step that removed copies."""
     for step, note in run.each("similarity.json"):
-        stages = [(str(name), mapping(found)) for name, found in note.items() if mapping(found)][:MAX_STAGES]
+        stages = [(str(name), as_mapping(found)) for name, found in note.items() if as_mapping(found)][:MAX_STAGES]
         if stages:
             charts = [chart for name, found in stages for chart in _chart(name, found)]
             body = fragment(_BODY, {"rows": [_row(name, found) for name, found in stages], "charts": charts})
@@ -58,19 +58,19 @@ def _row(name: str, found: Mapping[str, Any]) -> dict[str, str]:
 
 def _chart(name: str, found: Mapping[str, Any]) -> Iterator[Markup]:
     pairs = [
-        (number(mapping(item).get("epsilon")), number(mapping(item).get("removed_percent")))
-        for item in listing(found.get("removed"))
+        (number(as_mapping(item).get("epsilon")), number(as_mapping(item).get("removed_percent")))
+        for item in as_sequence(found.get("removed"))
     ]
     points = sorted(
         {1 - epsilon: percent for epsilon, percent in pairs if epsilon is not None and percent is not None}.items()
     )
     if len(points) > 1:
-        lines = [Line("percent of clips dropped", points, "dropped")]
+        lines = [ChartLine("percent of clips dropped", points, "dropped")]
         # The place on the line at the threshold; none where it lies beyond what was tried.
         above = number(found.get("above"))
         for (x, y), (right, up) in pairwise(points):
             if above is not None and x - 1e-9 <= above <= right + 1e-9:
-                lines.append(Line("now", [(above, y + (up - y) * (above - x) / (right - x))], "kept", "dots"))
+                lines.append(ChartLine("now", [(above, y + (up - y) * (above - x) / (right - x))], "kept", "dots"))
                 break
         title = words(clean(name, 60))
         yield line_chart(title, lines, x_label="similarity threshold", zero=True)

@@ -7,9 +7,9 @@ from itertools import chain, groupby
 from markupsafe import Markup
 
 from nemo_vfm.core.metric_names import not_finite_since, not_finite_text
-from nemo_vfm.report.parts.chart import Line, Point, line_chart, smooth_both_ways, spreads
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, figure, mapping, number, span, words
+from nemo_vfm.report.parts.chart import ChartLine, Point, line_chart, smooth_both_ways, spreads
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_mapping, clean, figure, number, span, words
 from nemo_vfm.report.parts.run_values import RANKING, RunFolder, columns
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
@@ -30,16 +30,16 @@ MFU = "MFU is {formula}; the peak is {peak}."
 Values = Mapping[str, Sequence[Point]]
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """The losses of each step that logged metrics; whatever else it logged is folded."""
-    for step in run.having("metrics.jsonl"):
+    for step in run.steps_with("metrics.jsonl"):
         records = run.read_lines(step.folder / "metrics.jsonl")
         by_step, not_finite = columns(records)
         if not_finite:
             run.note(f"{not_finite:,} values in metrics.jsonl are not finite and are not drawn.")
         lost = not_finite_since(reversed(records))
         if by_step or lost:
-            efficiency = mapping(run.read_json(step.folder / "mfu.json") or {})
+            efficiency = as_mapping(run.read_json(step.folder / "mfu.json") or {})
             footnote = ""
             if {"formula", "peak"} <= efficiency.keys():
                 footnote = MFU.format(formula=clean(efficiency["formula"]), peak=clean(efficiency["peak"]))
@@ -71,14 +71,14 @@ def _losses(values: Values) -> Iterator[Markup]:
     raw, checked = values.get("loss", ()), values.get("val_loss", ())
     half_life = max(len(raw) / 60, 1)
     lines = [
-        Line("each batch", raw, "a", "faint"),
-        Line("smoothed", smooth_both_ways(raw, half_life), "a"),
-        Line("validation", checked, "b", "dots"),
+        ChartLine("each batch", raw, "a", "faint"),
+        ChartLine("smoothed", smooth_both_ways(raw, half_life), "a"),
+        ChartLine("validation", checked, "b", "dots"),
     ]
     if raw or checked:
         yield line_chart("Loss", lines, x_label="step", log_y=spreads([*raw, *checked]))
     if points := values.get("val_perplexity"):
-        yield line_chart("Perplexity of held-out text", [Line("", points, "b", "dots")], x_label="step",
+        yield line_chart("Perplexity of held-out text", [ChartLine("", points, "b", "dots")], x_label="step",
                          log_y=spreads(points))  # fmt: skip
     for name, title in RANKING.items():
         if by_label := [key for key in sorted(values) if _ranks(key, name)]:
@@ -99,14 +99,14 @@ def _losses(values: Values) -> Iterator[Markup]:
     if bins:
         bins.sort()
         tones = [f"n{round(place * (NUM_TONES - 1) / max(len(bins) - 1, 1))}" for place in range(len(bins))]
-        lines = [Line(name, values[key], tone, "dots") for (_, key, name), tone in zip(bins, tones, strict=True)]
+        lines = [ChartLine(name, values[key], tone, "dots") for (_, key, name), tone in zip(bins, tones, strict=True)]
         every = [point for _, key, _ in bins for point in values[key]]
         yield line_chart("Validation loss by noise level", lines, x_label="step", log_y=spreads(every))
 
 
 def _speeds(values: Values, times: Mapping[float, float]) -> Iterator[Markup]:
     if "lr" in values:
-        yield line_chart("Learning rate", [Line("", values["lr"], "c")], x_label="step", zero=True)
+        yield line_chart("Learning rate", [ChartLine("", values["lr"], "c")], x_label="step", zero=True)
     speed = (
         ("tokens_per_s", "Tokens per second") if "tokens_per_s" in values else ("samples_per_s", "Samples per second")
     )
@@ -114,10 +114,15 @@ def _speeds(values: Values, times: Mapping[float, float]) -> Iterator[Markup]:
         if points := values.get(key):
             known = all(step in times for step, _ in points)
             moved = [(times[x] if known else x, y * factor) for x, y in points]
-            yield line_chart(title, [Line("", sorted(moved), "d")], x_label="seconds" if known else "step", zero=True)
+            yield line_chart(
+                title, [ChartLine("", sorted(moved), "d")], x_label="seconds" if known else "step", zero=True
+            )
     if "grad_norm" in values:
         points = values["grad_norm"]
-        lines = [Line("", points, "e", "faint"), Line("", smooth_both_ways(points, max(len(points) / 60, 1)), "e")]
+        lines = [
+            ChartLine("", points, "e", "faint"),
+            ChartLine("", smooth_both_ways(points, max(len(points) / 60, 1)), "e"),
+        ]
         yield line_chart("Gradient norm", lines, x_label="step", log_y=spreads(points))
 
 
@@ -129,7 +134,7 @@ def _others(values: Values) -> Iterator[Markup]:
     for name in [name for name in loaders if "loss" not in name][:MAX_OTHERS]:
         yield _loaders(values, name, loaders[name])
     for key in names[:MAX_OTHERS]:
-        yield line_chart(words(clean(key, 60)), [Line("", values[key], "c")], x_label="step")
+        yield line_chart(words(clean(key, 60)), [ChartLine("", values[key], "c")], x_label="step")
 
 
 def _own_losses(values: Values) -> list[str]:
@@ -152,8 +157,8 @@ def _loaders(values: Values, name: str, keys: Sequence[str]) -> Markup:
     return line_chart(f"{title} by loader", lines, x_label="step")
 
 
-def _one_of_several(values: Values, key: str, name: str, place: int) -> Line:
-    return Line(name, values[key], "abcde"[place % 5], "dots")
+def _one_of_several(values: Values, key: str, name: str, place: int) -> ChartLine:
+    return ChartLine(name, values[key], "abcde"[place % 5], "dots")
 
 
 def _ranks(key: str, name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.media import SectionMedia
 from nemo_vfm.report.parts.plain_text import figure, number, plain, words
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
@@ -32,7 +32,7 @@ _TABLES = """
 """
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section a step that encoded clips."""
     for step, encoded in run.each("encode.json"):
         tables = {str(key): value for key, value in encoded.items() if isinstance(value, Mapping) and value}

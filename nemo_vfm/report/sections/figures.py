@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, figure, mapping, number, words
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_mapping, clean, figure, number, words
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
@@ -20,11 +20,11 @@ _TABLE = """
 """
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section a step."""
-    for step in run.having("figures.json"):
-        said = mapping(run.read_json(step.folder / "figures.json"))
-        figures = [(clean(name, 80), number(value)) for name, value in mapping(said.get("figures")).items()]
+    for step in run.steps_with("figures.json"):
+        said = as_mapping(run.read_json(step.folder / "figures.json"))
+        figures = [(clean(name, 80), number(value)) for name, value in as_mapping(said.get("figures")).items()]
         rows = [(name, figure(value)) for name, value in figures if value is not None]
         cards = tuple(Card(words(name), value) for name, value in rows[:MAX_CARDS])
         title = TITLES.get(str(said.get("kind")), "Evaluation")

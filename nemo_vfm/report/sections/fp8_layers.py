@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, exact, figure, listing, mapping, number
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_mapping, as_sequence, clean, exact, figure, number
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
 
@@ -37,25 +37,25 @@ _BODY = """
 """
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section a step that watched its linears; folded where none was named."""
-    for step in run.having("fp8.jsonl"):
+    for step in run.steps_with("fp8.jsonl"):
         looks = run.read_lines(step.folder / "fp8.jsonl")
-        layers = mapping(looks[-1].get("layers")) if looks else {}
+        layers = as_mapping(looks[-1].get("layers")) if looks else {}
         if not layers:
             continue
         problems = []
         for look in looks:
-            for one in map(mapping, listing(look.get("problems"))):
+            for one in map(as_mapping, as_sequence(look.get("problems"))):
                 now = "; now computed in BF16" if one.get("to_bf16") else ""
                 problems.append({"step": exact(number(look.get("step"))), "layer": clean(str(one.get("layer")), 80),
                                  "problem": clean(str(one.get("problem")), 120) + now})  # fmt: skip
         # Those that were named first, then those that lose most.
-        named, ages, shown = {row["layer"] for row in problems}, mapping(looks[-1].get("ages")), []
+        named, ages, shown = {row["layer"] for row in problems}, as_mapping(looks[-1].get("ages")), []
         losses = {name: (_share(found, "saturated"), _share(found, "flushed")) for name, found in layers.items()}
         for name in sorted(layers, key=lambda name: (name not in named, -sum(losses[name])))[:MAX_LAYERS]:
-            operands = {role: mapping(mapping(layers[name]).get(role)) for role in _ROLES}
-            age = max((number(age) or 0.0 for age in listing(ages.get(name))), default=0.0)
+            operands = {role: as_mapping(as_mapping(layers[name]).get(role)) for role in _ROLES}
+            age = max((number(age) or 0.0 for age in as_sequence(ages.get(name))), default=0.0)
             shown.append({
                 "name": clean(name, 80), "amax": [figure(number(one.get("amax"))) for one in operands.values()],
                 "outlier": figure(number(operands["input"].get("outlier"))),
@@ -75,7 +75,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
 
 def _share(operands: Any, what: str) -> float:
     """Of the worst operand."""
-    counts = [mapping(mapping(operands).get(role)) for role in _ROLES]
+    counts = [as_mapping(as_mapping(operands).get(role)) for role in _ROLES]
     return max((number(one.get(what)) or 0.0) / max(number(one.get("values")) or 1.0, 1.0) for one in counts)
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, exact, figure, listing, mapping, number, span, words
-from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_mapping, as_sequence, clean, exact, figure, number, span, words
+from nemo_vfm.report.parts.run_values import RunFolder, RunStep
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 10
@@ -46,15 +46,15 @@ _TABLE = """
 """
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One funnel a ledger."""
     for step, ledger in run.each("ledger.json"):
         yield _section(run, step, ledger)
 
 
-def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
-    measures = [measure for measure in MEASURES if mapping(ledger.get(measure))]
-    parts = {measure: mapping(ledger[measure]) for measure in measures}
+def _section(run: RunFolder, step: RunStep, ledger: Mapping[str, Any]) -> Section:
+    measures = [measure for measure in MEASURES if as_mapping(ledger.get(measure))]
+    parts = {measure: as_mapping(ledger[measure]) for measure in measures}
     for measure, part in parts.items():
         out = _amount(part, "kept") + sum(_counts(part, "dropped").values()) + sum(_counts(part, "failed").values())
         slack = 1e-6 * max(_amount(part, "in"), 1.0) + (0.01 if measure == "seconds" else 0)
@@ -62,8 +62,8 @@ def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
             run.note(f"The {measure} do not add up: {exact(_amount(part, 'in'))} in, {exact(out)} accounted for.")
     rows = [
         _row("in", "total", "in", {m: (0.0, _amount(p, "in")) for m, p in parts.items()}, parts),
-        *_removed("dropped", parts, list(run.rules(step))),
-        *_removed("failed", parts, []),
+        *_removed_rows("dropped", parts, list(run.rules(step))),
+        *_removed_rows("failed", parts, []),
         _row("kept", "total", "kept", {m: (0.0, _amount(p, "kept")) for m, p in parts.items()}, parts),
     ]
     named = _files(run, step)
@@ -73,7 +73,7 @@ def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
                 "named": "1 file" if len(names) == 1 else f"{len(names):,} files"}  # fmt: skip
     body = fragment(_TABLE, {"measures": measures, "rows": rows})
     lead = "Input, what each rule dropped, and what was kept. The grey bar is what remains after each row."
-    audio = mapping(ledger.get("audio"))
+    audio = as_mapping(ledger.get("audio"))
     as_what = {"copied": "with the source's sound", "flac": "with FLAC beside it"}
     sentences = [f"{exact(n)} {as_what.get(kind, kind)}" for kind, n in _counts(audio, "kept_as").items()]
     why = {"no_audio": "without, as the source has none", "audio_drop": "without (audio: drop)"}
@@ -90,13 +90,13 @@ def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
     return Section("From candidates to rows" if "requests" in parts else title, body, lead, step.name, cards)
 
 
-def _files(run: RunFolder, step: Step) -> dict[tuple[str, str], list[str]]:
+def _files(run: RunFolder, step: RunStep) -> dict[tuple[str, str], list[str]]:
     """The names of files by what became of them: each failure, and what drops whole files without a look at clips."""
     found: dict[tuple[str, str], list[str]] = {}
     rows = run.read_json(step.folder / "files.json") if (step.folder / "files.json").is_file() else None
-    for row in map(mapping, listing(rows)):
+    for row in map(as_mapping, as_sequence(rows)):
         name, reason = str(row.get("file")), str(row.get("reason"))
-        for kind in listing(row.get("failures")):
+        for kind in as_sequence(row.get("failures")):
             found.setdefault(("failed", str(kind)), []).append(name)
         if row.get("decision") == "dropped" and not row.get("clips"):
             original = row.get("duplicate_of")
@@ -109,10 +109,10 @@ def _amount(part: Mapping[str, Any], key: str) -> float:
 
 
 def _counts(part: Mapping[str, Any], key: str) -> dict[str, float]:
-    return {str(name): number(count) or 0.0 for name, count in mapping(part.get(key)).items()}
+    return {str(name): number(count) or 0.0 for name, count in as_mapping(part.get(key)).items()}
 
 
-def _removed(key: str, parts: Mapping[str, Mapping[str, Any]], order: Sequence[str]) -> list[dict[str, Any]]:
+def _removed_rows(key: str, parts: Mapping[str, Mapping[str, Any]], order: Sequence[str]) -> list[dict[str, Any]]:
     """A row for each rule (or message), its bar beginning where what remains ends; those in `order` come last."""
     left = {measure: _amount(part, "in") for measure, part in parts.items()}
     if key == "failed":

@@ -5,9 +5,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nemo_vfm.report.parts.chart import Line, grid, line_chart
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, exact, figure, listing, mapping, number
+from nemo_vfm.report.parts.chart import ChartLine, grid, line_chart
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_mapping, as_sequence, clean, exact, figure, number
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
@@ -39,10 +39,10 @@ _TABLES = (
 _DRIFT = ("table", "distance", "at random", "hot set stays", "at random")
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section a step that profiled a log."""
     for step, found in run.each("profile.json"):
-        groups, features, tables = (mapping(found.get(part)) for part in ("groups", "features", "tables"))
+        groups, features, tables = (as_mapping(found.get(part)) for part in ("groups", "features", "tables"))
         if not features:
             continue
         parts = [
@@ -53,16 +53,18 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             ("Rows of tables", _TABLES, _rows(run, tables, _table)),
             ("Drift from one time window to the next", _DRIFT, _rows(run, tables, _drift)),
         ]  # fmt: skip
-        charts = [chart for name, table in tables.items() for chart in _charts(clean(name, 60), mapping(table))]
+        charts = [chart for name, table in tables.items() for chart in _charts(clean(name, 60), as_mapping(table))]
         values = {"tables": parts, "charts": grid(charts, OPEN_CHARTS) if charts else ""}
-        a_session = figure(number(mapping(found.get("samples_per_session")).get("value")))
-        sessions = number(mapping(found.get("sessions")).get("value"))
+        a_session = figure(number(as_mapping(found.get("samples_per_session")).get("value")))
+        sessions = number(as_mapping(found.get("sessions")).get("value"))
         cards = [Card("samples a session", a_session, f"{exact(sessions)} sessions")]
-        factors = {name: number(mapping(mapping(group).get("measured")).get("value")) for name, group in groups.items()}
+        factors = {
+            name: number(as_mapping(as_mapping(group).get("measured")).get("value")) for name, group in groups.items()
+        }
         best = max(factors, key=lambda name: factors[name] or 0.0, default=None)
         if best is not None:
             cards.append(Card("highest dedupe factor", figure(factors[best]), f"group {clean(best, 40)}"))
-        samples, of = number(found.get("samples")), number(mapping(found.get("data")).get("samples"))
+        samples, of = number(found.get("samples")), number(as_mapping(found.get("data")).get("samples"))
         confidence = 100 * (number(found.get("confidence")) or 0.0)
         lead = (
             f"Measured on {exact(samples)} of {exact(of)} samples; ± is half the {figure(confidence)} % interval. A "
@@ -75,11 +77,11 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
 def _rows(run: RunFolder, found: Mapping[str, Any], row: Any) -> list[list[str]]:
     if len(found) > MAX_ROWS:
         run.note(f"Only the first {MAX_ROWS} of {len(found):,} rows are shown; profile.json has all.")
-    return [[clean(name, 60), *row(mapping(one))] for name, one in list(found.items())[:MAX_ROWS]]
+    return [[clean(name, 60), *row(as_mapping(one))] for name, one in list(found.items())[:MAX_ROWS]]
 
 
 def _feature(feature: Mapping[str, Any]) -> list[str]:
-    length = mapping(feature.get("length"))
+    length = as_mapping(feature.get("length"))
     return [
         _percent(feature.get("coverage")), _estimate(length.get("mean")), exact(number(length.get("max"))),
         _estimate(feature.get("distinct")), _percent(feature.get("unchanged")), _estimate(feature.get("factor")),
@@ -87,41 +89,41 @@ def _feature(feature: Mapping[str, Any]) -> list[str]:
 
 
 def _table(table: Mapping[str, Any]) -> list[str]:
-    after, rows = mapping(table.get("after")), listing(mapping(table.get("icdf")).get("value"))
+    after, rows = as_mapping(table.get("after")), as_sequence(as_mapping(table.get("icdf")).get("value"))
     held = [exact(number(rows[percent])) if percent < len(rows) else "–" for percent in (50, 90, 99)]
     counts = [
         number(one) for one in (table.get("rows"), *map(after.get, ("occupied", "expected_occupied", "collided")))
     ]
     return [*(figure(one if one is None else float(round(one))) for one in counts), *held,
-            _estimate(mapping(table.get("reuse")).get("mean"))]  # fmt: skip
+            _estimate(as_mapping(table.get("reuse")).get("mean"))]  # fmt: skip
 
 
 def _drift(table: Mapping[str, Any]) -> list[str]:
-    found, cells = mapping(table.get("drift")), []
+    found, cells = as_mapping(table.get("drift")), []
     for what in ("distance", "hot_set_stays"):
-        for part in (found, mapping(found.get("at_random"))):
-            finite = sorted(one for one in map(number, listing(part.get(what))) if one is not None)
+        for part in (found, as_mapping(found.get("at_random"))):
+            finite = sorted(one for one in map(number, as_sequence(part.get(what))) if one is not None)
             ends = dict.fromkeys(f"{one:.2f}" for one in (finite[0], finite[-1])) if finite else {"–": None}
             cells.append(" to ".join(ends))
     return cells
 
 
 def _charts(name: str, table: Mapping[str, Any]) -> Iterator[Markup]:
-    found, rows = mapping(table.get("icdf")), number(table.get("rows"))
+    found, rows = as_mapping(table.get("icdf")), number(table.get("rows"))
     low, value, high = (
-        [(float(percent), row) for percent, one in enumerate(listing(found.get(end))) if (row := number(one))]
+        [(float(percent), row) for percent, one in enumerate(as_sequence(found.get(end))) if (row := number(one))]
         for end in ("low", "value", "high")
     )
-    lines = [Line("rows that hold this share", value)]
+    lines = [ChartLine("rows that hold this share", value)]
     if low != high:
-        lines += [Line("interval", low, style="faint"), Line("", high, style="faint")]
+        lines += [ChartLine("interval", low, style="faint"), ChartLine("", high, style="faint")]
     if len(value) > 1:
         yield line_chart(f"{name}, {figure(rows)} rows", lines, x_label="% of the lookups", log_y=True)
 
 
 def _estimate(estimate: Any, scale: float = 1.0) -> str:
     """A figure, and half of its interval where that has a width."""
-    value, low, high = (number(mapping(estimate).get(end)) for end in ("value", "low", "high"))
+    value, low, high = (number(as_mapping(estimate).get(end)) for end in ("value", "low", "high"))
     if value is None:
         return "–"
     half = (high - low) / 2 * scale if low is not None and high is not None else 0.0

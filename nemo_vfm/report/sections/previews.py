@@ -7,8 +7,8 @@ from urllib.parse import unquote
 
 from markupsafe import Markup
 
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, listing, words
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_sequence, clean, words
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
 from nemo_vfm.report.sections.contact_sheet import shown_of, spread
@@ -33,20 +33,22 @@ _STRIPS = """
 {% endfor %}"""
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One strip a step that drew samples while it trained; the last one moves where there is a video of it."""
     for step in run.steps:
-        if found := _numbered(step.folder / "samples"):
+        if found := _files_by_step(step.folder / "samples"):
             last = max(found)
             if (moving := found[last].with_suffix(".mp4")).is_file():
                 found[last] = moving
             lead = "The same prompts from the same noise, sampled during training."
-            prompts = [clean(str(one), 200) for one in listing(run.read_json(step.folder / "samples" / "prompts.json"))]
+            prompts = [
+                clean(str(one), 200) for one in as_sequence(run.read_json(step.folder / "samples" / "prompts.json"))
+            ]
             body = _strip(found, media, "", "step", "Samples at step", prompts[:MAX_PROMPTS])
             yield Section("Samples during training", body, lead, step.name)
         # The pictures of each name; a folder is called by it as `quote` writes it.
         folders = sorted(path for path in (step.folder / "pictures").glob("*") if path.is_dir())
-        pictures = {clean(unquote(folder.name), 80): _numbered(folder) for folder in folders}
+        pictures = {clean(unquote(folder.name), 80): _files_by_step(folder) for folder in folders}
         if named := {name: numbered for name, numbered in pictures.items() if numbered}:
             if len(named) > MAX_NAMES:
                 run.note(f"Pictures of the first {MAX_NAMES} of {len(named)} names are shown; all are in pictures/.")
@@ -60,7 +62,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
 
 
 def _strip(
-    found: dict[int, Path], media: Media, kind: str, label: str, alt: str, prompts: Sequence[str] = ()
+    found: dict[int, Path], media: SectionMedia, kind: str, label: str, alt: str, prompts: Sequence[str] = ()
 ) -> Markup:
     places = spread(sorted(found), MAX_SHOWN)
     shown = [{"step": f"{place:,}", "medium": media.embed(found[place])} for place in places]
@@ -71,7 +73,7 @@ def _strip(
     return fragment(_STRIP, values)
 
 
-def _numbered(folder: Path) -> dict[int, Path]:
+def _files_by_step(folder: Path) -> dict[int, Path]:
     """The file of each step; a still picture wins over the video beside it."""
     files: dict[int, Path] = {}
     for suffix in ("mp4", "png"):

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from markupsafe import Markup, escape
 
 from nemo_vfm.report.parts.head import step_seconds
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, mapping, plain, span
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_mapping, clean, plain, span
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
@@ -37,13 +37,13 @@ _BODY = """
 """
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section, where any of the three files is there."""
     seconds = step_seconds(run)
     recipe = run.read_text("recipe.yaml")
     manifest: list[tuple[str, str]] = []  # a row a value, one level of mappings opened
-    for key, value in mapping(run.read_json(run.root / "manifest.json")).items():
-        opened = [(f"{key} · {name}", plain(item)) for name, item in mapping(value).items()]
+    for key, value in as_mapping(run.read_json(run.root / "manifest.json")).items():
+        opened = [(f"{key} · {name}", plain(item)) for name, item in as_mapping(value).items()]
         manifest += opened or [(str(key), plain(value))]
     if not (seconds or recipe or manifest):
         return

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, exact, figure, mapping, number, words
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_mapping, clean, exact, figure, number, words
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
 
@@ -27,17 +27,17 @@ _LEADS = {
 }
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section a step that mended clips or images."""
     for step, found in run.each("restored.json"):
         for kind, what_is_shown in _LEADS.items():
-            mended = {str(key): mapping(fact) for key, fact in mapping(found.get(kind)).items()}
+            mended = {str(key): as_mapping(fact) for key, fact in as_mapping(found.get(kind)).items()}
             if mended:
                 shown = []
                 for key, fact in list(mended.items())[:MAX_CLIPS]:
                     names = fact.get("restored")
                     what = ", ".join(clean(str(name), 40) for name in names) if isinstance(names, list) else ""
-                    numbers = ((str(name), number(value)) for name, value in mapping(fact.get("facts")).items())
+                    numbers = ((str(name), number(value)) for name, value in as_mapping(fact.get("facts")).items())
                     facts = [f"{words(clean(name, 40))} {figure(n)}" for name, n in numbers if n is not None]
                     picture = media.embed(step.folder / "restored" / f"{key}.jpg")
                     shown.append({"medium": picture, "alt": f"before and after {what}", "what": what,

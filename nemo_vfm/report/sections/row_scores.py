@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, exact, figure, mapping, number, words
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_mapping, clean, exact, figure, number, words
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
@@ -23,16 +23,16 @@ _TABLE = """
 """
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """Up to three sections a step that made rows."""
-    for step in run.having("rows.jsonl"):
+    for step in run.steps_with("rows.jsonl"):
         rows = run.read_lines(step.folder / "rows.jsonl")
-        if any(mapping(row.get("scores")) for row in rows):
+        if any(as_mapping(row.get("scores")) for row in rows):
             lead = "The mean of each score by source."
             yield Section("Scores by source", _scores(rows), lead, step.name)
-        if any("chosen_by" in mapping(row.get("parents")) for row in rows):
+        if any("chosen_by" in as_mapping(row.get("parents")) for row in rows):
             lead = "How often each model's answer was preferred, and who decided."
-            parents = [mapping(row.get("parents")) for row in rows]
+            parents = [as_mapping(row.get("parents")) for row in rows]
             won, lost, by = (
                 Counter(clean(str(one.get(name)), 80) for one in parents)
                 for name in ("chosen_by", "rejected_by", "decided_by")
@@ -43,12 +43,12 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             body = fragment(_TABLE, {"head": ["model", "better", "worse", "share better"], "rows": table})
             body += fragment(_TABLE, {"head": ["decided by", "rows"], "rows": deciders})
             yield Section("Preferences", body, lead, step.name)
-        uses = mapping(mapping(run.read_json(step.folder / "ledger.json")).get("uses"))
+        uses = as_mapping(as_mapping(run.read_json(step.folder / "ledger.json")).get("uses"))
         if uses:
             names = ("asked", "recalled", "tokens_in", "tokens_out", "money")
-            table = [[clean(role, 80), *(figure(number(mapping(use).get(name))) for name in names)]
+            table = [[clean(role, 80), *(figure(number(as_mapping(use).get(name))) for name in names)]
                      for role, use in uses.items()]  # fmt: skip
-            totals = {name: sum(number(mapping(use).get(name)) or 0.0 for use in uses.values()) for name in names}
+            totals = {name: sum(number(as_mapping(use).get(name)) or 0.0 for use in uses.values()) for name in names}
             table.append(["all", *(figure(totals[name]) for name in names)])
             head = ["model", "answers requested", "cached", "input tokens", "output tokens", "money"]
             lead = "Tokens and cost of all answers, including cached ones, in the currency of the budget's prices."
@@ -63,9 +63,9 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
 def _scores(rows: Sequence[Mapping[str, Any]]) -> Any:
     sources: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        for name, score in mapping(row.get("scores")).items():
+        for name, score in as_mapping(row.get("scores")).items():
             if (value := number(score)) is not None:
-                parents = mapping(row.get("parents"))
+                parents = as_mapping(row.get("parents"))
                 named = (clean(str(parents[key]), 80) for key in _SOURCES if parents.get(key))
                 for source in ("all rows", next(named, "no source named")):
                     sources[source][str(name)].append(value)

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, figure, listing, mapping, number, plain, words
-from nemo_vfm.report.parts.run_values import RunFolder, Step
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_mapping, as_sequence, clean, figure, number, plain, words
+from nemo_vfm.report.parts.run_values import RunFolder, RunStep
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
 ORDER = 1
@@ -70,7 +70,7 @@ _BODY = """
 {% endif %}"""
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section for all sampling steps together, so that they stand side by side."""
     columns = _columns(run)
     evaluation = next((value for _, value in run.each("evaluation.json")), {})
@@ -78,8 +78,8 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         return
     indices = sorted({index for _, samples in columns.values() for index in samples})
     prompts = [_prompt(run, media, columns, evaluation, index) for index in indices[:MAX_PROMPTS]]
-    for step in run.having("nearest.json"):
-        by_index = _by_index([mapping(item) for item in listing(run.read_json(step.folder / "nearest.json"))])
+    for step in run.steps_with("nearest.json"):
+        by_index = _by_index([as_mapping(item) for item in as_sequence(run.read_json(step.folder / "nearest.json"))])
         for prompt in prompts:
             if found := by_index.get(prompt["index"]):
                 name = str(found.get("thumbnail") or "no-such-name")[:300].replace("\0", "")
@@ -91,13 +91,15 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
                 }
     if len(indices) > MAX_PROMPTS:
         run.note(f"The first {MAX_PROMPTS} of {len(indices)} prompts are shown.")
-    names = ["trained", "untrained"] if mapping(evaluation.get("untrained")) else ["trained"]
+    names = ["trained", "untrained"] if as_mapping(evaluation.get("untrained")) else ["trained"]
     # Every number of the evaluation, beside the untrained model's where it has one.
-    other = mapping(evaluation.get("untrained"))
+    other = as_mapping(evaluation.get("untrained"))
     rows = []
     for key, value in evaluation.items():
         if number(value) is not None and not key.startswith("num_"):
-            cells = [_shown(key, value, evaluation)] + ([_shown(key, other.get(key), evaluation)] if other else [])
+            cells = [_measure_text(key, value, evaluation)] + (
+                [_measure_text(key, other.get(key), evaluation)] if other else []
+            )
             rows.append((words(clean(str(key), 60)), cells))
     values = {"columns": names, "measures": rows, "prompts": prompts, "shown": SHOWN_FIRST}
     lead = (
@@ -108,16 +110,16 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     yield Section("Samples", fragment(_BODY, values), lead, steps, _cards(evaluation))
 
 
-def _columns(run: RunFolder) -> dict[str, tuple[Step, dict[int, Mapping[str, Any]]]]:
+def _columns(run: RunFolder) -> dict[str, tuple[RunStep, dict[int, Mapping[str, Any]]]]:
     """For each sampling step its label and its samples by index, the trained model first."""
-    steps = sorted(run.having("samples.json"), key=lambda step: step.name in UNTRAINED)
-    lists = [listing(run.read_json(step.folder / "samples.json")) for step in steps]
+    steps = sorted(run.steps_with("samples.json"), key=lambda step: step.name in UNTRAINED)
+    lists = [as_sequence(run.read_json(step.folder / "samples.json")) for step in steps]
     compared = len(steps) == 2 and steps[-1].name in UNTRAINED
     columns = {}
     for step, items in zip(steps, lists, strict=True):
         label = "trained" if compared else words(step.name) or "sample"
         label = "untrained" if step.name in UNTRAINED else label
-        columns[label] = step, _by_index([mapping(item) for item in items if mapping(item)])
+        columns[label] = step, _by_index([as_mapping(item) for item in items if as_mapping(item)])
     return columns
 
 
@@ -127,14 +129,14 @@ def _by_index(samples: list[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
 
 
 def _prompt(
-    run: RunFolder, media: Media, columns: Mapping[str, tuple[Step, Mapping[int, Mapping[str, Any]]]],
+    run: RunFolder, media: SectionMedia, columns: Mapping[str, tuple[RunStep, Mapping[int, Mapping[str, Any]]]],
     evaluation: Mapping[str, Any], index: int,
 ) -> dict[str, Any]:  # fmt: skip
     takes, prompt = [], ""
     for label, (step, samples) in columns.items():
         if (sample := samples.get(index)) is not None:
             prompt = prompt or clean(str(sample.get("prompt") or "(no prompt)"), 200)
-            judged = _judged(evaluation, label, index)
+            judged = _measures_of(evaluation, label, index)
             file = str(sample.get("file") or "no-such-name")[:200].replace("\0", "")
             beside = step.folder / file
             video = media.embed(beside if beside.is_file() else step.folder / "samples" / file)
@@ -142,10 +144,10 @@ def _prompt(
     return {"index": index, "prompt": prompt, "takes": takes, "nearest": None}
 
 
-def _judged(evaluation: Mapping[str, Any], label: str, index: int) -> dict[str, list[tuple[str, Any]]]:
+def _measures_of(evaluation: Mapping[str, Any], label: str, index: int) -> dict[str, list[tuple[str, Any]]]:
     """What was measured of this sample: truths become marks, anything else stands as it is."""
-    part = mapping(evaluation.get("untrained")) if label == "untrained" else evaluation
-    items = [mapping(item) for item in listing(part.get("per_prompt"))]
+    part = as_mapping(evaluation.get("untrained")) if label == "untrained" else evaluation
+    items = [as_mapping(item) for item in as_sequence(part.get("per_prompt"))]
     item = _by_index(items).get(index, {})
     verdicts = {
         str(key).removesuffix("_right").removesuffix("_correct"): value
@@ -161,7 +163,7 @@ def _judged(evaluation: Mapping[str, Any], label: str, index: int) -> dict[str, 
     return {"marks": marks[:6], "facts": facts[:4]}
 
 
-def _shown(key: str, value: Any, evaluation: Mapping[str, Any]) -> str:
+def _measure_text(key: str, value: Any, evaluation: Mapping[str, Any]) -> str:
     """An accuracy as a count where the number of prompts is known, else the plain number."""
     share, total = number(value), number(evaluation.get("num_prompts"))
     if share is None or not key.endswith("_accuracy"):
@@ -170,12 +172,12 @@ def _shown(key: str, value: Any, evaluation: Mapping[str, Any]) -> str:
 
 
 def _cards(evaluation: Mapping[str, Any]) -> tuple[Card, ...]:
-    other = mapping(evaluation.get("untrained"))
+    other = as_mapping(evaluation.get("untrained"))
     cards = []
     for key, value in evaluation.items():
         if key.endswith("_accuracy") and (share := number(value)) is not None:
             before = number(other.get(key))
-            chance = number(mapping(evaluation.get("chance")).get(key.removesuffix("_accuracy")))
+            chance = number(as_mapping(evaluation.get("chance")).get(key.removesuffix("_accuracy")))
             notes = [("chance", chance), ("untrained", before)]
             note = ", ".join(f"{what} {100 * one:.0f} %" for what, one in notes if one is not None)
             label = words(clean(key.removesuffix("_accuracy"), 40)) + " right"

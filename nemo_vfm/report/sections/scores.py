@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_vfm.report.parts.chart import Group, grid, histogram
-from nemo_vfm.report.parts.media import Media
+from nemo_vfm.report.parts.chart import HistogramGroup, grid, histogram
+from nemo_vfm.report.parts.media import SectionMedia
 from nemo_vfm.report.parts.plain_text import clean, number, words
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section
@@ -14,9 +14,9 @@ OPEN_CHARTS = 16
 NOT_SCORES = frozenset({"fps", "width", "height", "first_frame", "last_frame", "pts_start", "pts_end", "num_frames"})
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section a step that scored clips."""
-    for step in run.having("scores.parquet"):
+    for step in run.steps_with("scores.parquet"):
         rows = run.read_rows(step.folder / "scores.parquet")
         if not rows:
             continue
@@ -49,6 +49,6 @@ def _chart(rows: list[dict[str, Any]], column: str, rule: str, limits: Mapping[s
     threshold, side = number(limits.get("threshold")), str(limits.get("op"))
     others = "by other rules" if rule else "dropped"
     names = {"kept": "kept", "dropped": "dropped", "other": others, "failed": "failed"}
-    groups = [Group(name, values[tone], tone) for tone, name in names.items()]
+    groups = [HistogramGroup(name, values[tone], tone) for tone, name in names.items()]
     title = words(clean(column, 60)) + (f" · rule {words(clean(rule, 60))}" if rule and rule != column else "")
     return histogram(title, groups, limit=(side, threshold) if threshold is not None and side in ("<", ">") else None)

@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
-from nemo_vfm.report.parts.chart import Line, grid, line_chart
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, exact, mapping, number, words
+from nemo_vfm.report.parts.chart import ChartLine, grid, line_chart
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_mapping, clean, exact, number, words
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
 
@@ -30,16 +30,16 @@ _BODY = """
 """
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section a step that decided by rules."""
     for step, found in run.each("survival.json"):
-        rules = mapping(found.get("rules"))
+        rules = as_mapping(found.get("rules"))
         if rules:
-            charts = [chart for name, rule in rules.items() for chart in _charts(str(name), mapping(rule))]
+            charts = [chart for name, rule in rules.items() for chart in _charts(str(name), as_mapping(rule))]
             rows = []
             for name, rule in rules.items():
-                drops = (mapping(mapping(rule).get(key)) for key in ("drops", "drops_first", "drops_alone"))
-                rows.append({"name": words(clean(str(name), 60)), "text": clean(str(mapping(rule).get("rule")), 120),
+                drops = (as_mapping(as_mapping(rule).get(key)) for key in ("drops", "drops_first", "drops_alone"))
+                rows.append({"name": words(clean(str(name), 60)), "text": clean(str(as_mapping(rule).get("rule")), 120),
                              "counts": [exact(number(one.get("clips")) or 0) for one in drops]})  # fmt: skip
             lead = (
                 "Clips that pass all rules as one threshold moves and the others stay. The dot is the current "
@@ -52,7 +52,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
 
 def _charts(name: str, rule: Mapping[str, Any]) -> Iterator[Markup]:
     curves = rule.get("curves")
-    for curve in map(mapping, curves if isinstance(curves, list) else ()):
+    for curve in map(as_mapping, curves if isinstance(curves, list) else ()):
         xs, ys = curve.get("thresholds"), curve.get("clips")
         if isinstance(xs, list) and isinstance(ys, list):
             pairs = zip(map(number, xs), map(number, ys), strict=False)
@@ -62,8 +62,8 @@ def _charts(name: str, rule: Mapping[str, Any]) -> Iterator[Markup]:
                 # At a threshold itself a clip passes either rule: what is counted there holds on the side that drops
                 # fewer.
                 steps: Literal["before", "after"] = "after" if op.startswith(">") else "before"
-                lines = [Line("clips that pass", points, "kept", steps=steps)]
+                lines = [ChartLine("clips that pass", points, "kept", steps=steps)]
                 if here := [point for point in points if point[0] == number(curve.get("threshold"))]:
-                    lines.append(Line("now", here, "dropped", "dots"))
+                    lines.append(ChartLine("now", here, "dropped", "dots"))
                 title = f"{words(clean(name, 60))}: {score} {op}"
                 yield line_chart(title, lines, x_label=score, zero=True, whole=True)

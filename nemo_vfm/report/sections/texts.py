@@ -6,8 +6,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import clean, listing, mapping
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_mapping, as_sequence, clean
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
 from nemo_vfm.report.sections.contact_sheet import spread
@@ -30,7 +30,7 @@ _BODY = """
 {% endif %}"""
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One a step that wrote texts while it trained: the first ones, some between, and the last."""
     for step in run.steps:
         names = (
@@ -39,7 +39,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         if found := {int(match[1]): path for match, path in names if match}:
             by_step = {}
             for place in spread(sorted(found), MAX_SHOWN):
-                texts = map(mapping, listing(mapping(run.read_json(found[place]) or {}).get("texts")))
+                texts = map(as_mapping, as_sequence(as_mapping(run.read_json(found[place]) or {}).get("texts")))
                 by_step[f"{place:,}"] = [
                     {name: clean(str(one.get(name, "")), MAX_LETTERS) for name in ("prompt", "text")} for one in texts
                 ]

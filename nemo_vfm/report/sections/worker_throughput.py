@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from nemo_vfm.report.parts.media import Media
-from nemo_vfm.report.parts.plain_text import exact, figure, listing, number, span
+from nemo_vfm.report.parts.media import SectionMedia
+from nemo_vfm.report.parts.plain_text import as_sequence, exact, figure, number, span
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
 
@@ -23,11 +23,11 @@ _TABLE = """
 """
 
 
-def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section a step that says how its work went."""
-    for step in run.having("throughput.json"):
+    for step in run.steps_with("throughput.json"):
         rows = []
-        for row in listing(run.read_json(step.folder / "throughput.json")):
+        for row in as_sequence(run.read_json(step.folder / "throughput.json")):
             if isinstance(row, Mapping):
                 workers, parts, busy_s, wall_s = (number(row.get(key)) or 0.0
                                                   for key in ("workers", "parts", "busy_s", "wall_s"))  # fmt: skip

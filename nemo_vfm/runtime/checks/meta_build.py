@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nemo_vfm.config import BoundFactory, Problem, RecipeError, build, factories, hints
 from nemo_vfm.config.recipe_errors import did_you_mean
-from nemo_vfm.config.roots import shipped
+from nemo_vfm.config.roots import shipped_folder
 from nemo_vfm.config.tree import find, walk
 from nemo_vfm.config.yaml_source import read
 from nemo_vfm.core.errors import UserError
@@ -25,7 +25,7 @@ _RESULT_OF_NUMBERS = (ArithmeticError, IndexError, MemoryError, RuntimeError, Ty
 _NEEDS_VALUES = ("meta tensor", "Meta tensor", "'meta'")  # of a class that reads its weights while it is built
 
 
-def built(composed: "Composed", trust: "Sequence[str]", permissions: "Permissions") -> Job:
+def build_on_meta(composed: "Composed", trust: "Sequence[str]", permissions: "Permissions") -> Job:
     """The job of a recipe that is right as far as it can be known without running it."""
     job: Job = build(composed, trust, permissions)
     if problems := unfit(composed, job, trust, permissions):
@@ -42,7 +42,7 @@ def unfit(
 
     The job is None where too much of the recipe is still to be given.
     """
-    tried = [problem for factory in factories(composed, trust, permissions) for problem in _refused(factory)]
+    tried = [problem for factory in factories(composed, trust, permissions) for problem in _find_problems(factory)]
     if tried or job is None:
         return tried
     from nemo_vfm.runtime.checks.part_compatibility import misfits
@@ -65,14 +65,14 @@ def unread_names(composed: "Composed", whole: Job) -> "Iterator[Problem]":
                 address = (*step, argument, name)
                 node = find(composed.root, path := ".".join(address))
                 typed = [] if node is None else [one.mark for _, one in walk(node) if one.mark.source.is_typed]
-                files = (shipped("conf") / argument).rglob("*.yaml")
+                files = (shipped_folder("conf") / argument).rglob("*.yaml")
                 if typed or all(name not in read(file).items for file in files):
                     text = f"nothing reads {path}: this job reads {', '.join(sorted(names)) or 'none'}"
                     mark = typed[0] if typed else composed.written(address)
                     yield Problem(path, mark, text + did_you_mean(name, names))
 
 
-def _refused(factory: BoundFactory) -> "Sequence[Problem]":
+def _find_problems(factory: BoundFactory) -> "Sequence[Problem]":
     made = hints.returns(factory.call.target)
     if any(base.__module__.partition(".")[0] == "pytorch_lightning" for base in getattr(made, "__mro__", ())):
         return factory.refused(f"{made.__qualname__} uses classes of pytorch_lightning, but recipes train with "

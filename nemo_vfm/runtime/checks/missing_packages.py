@@ -9,7 +9,7 @@ from nemo_vfm.core.network.permission import Permissions
 from nemo_vfm.core.optional import available, install_line
 from nemo_vfm.core.secret import conceal_keys
 from nemo_vfm.core.types.job import Job, Run
-from nemo_vfm.workflow import unfinished
+from nemo_vfm.workflow import unfinished_steps
 
 Missing = list[tuple[str, str]]  #: (module, address of the component that needs it)
 
@@ -29,7 +29,7 @@ def missing_now(
     if not found:
         return []
     settings = read_values(composed.to_yaml(conceal_keys), "this recipe")
-    to_do = tuple(unfinished(job, Run(folder, settings, composed.seed)))
+    to_do = tuple(unfinished_steps(job, Run(folder, settings, composed.seed)))
     return [(module, path) for module, path in found if f"{path}.".startswith(to_do)]
 
 

@@ -57,7 +57,7 @@ def paths_seen(
             text = _wrong(composed, one, path)
             problems += [Problem(one.key, one.mark, text)] if text else []
             continue
-        unseen.append(f"not looked at: {_shown(one)} ({one.key}), {why}")
+        unseen.append(f"not looked at: {_path_text(one)} ({one.key}), {why}")
     return problems, unseen
 
 
@@ -71,7 +71,7 @@ def _here(path: Path, mounts: Mapping[PurePosixPath, Path] | None) -> Path | Non
     return None if inside is None else mounts[inside] / whole.relative_to(inside)
 
 
-def _shown(one: NamedPath) -> str:
+def _path_text(one: NamedPath) -> str:
     return "a path from the environment" if one.secret else str(one.place)
 
 
@@ -82,9 +82,9 @@ def _wrong(composed: Composed, one: NamedPath, path: Path) -> str:
     try:
         is_folder = path.is_dir() if path.exists() else None
         if is_folder and not any(os.scandir(path)):
-            return "" if _maker(composed, one) is not None else f"{_shown(one)} is an empty folder"
+            return "" if _maker(composed, one) is not None else f"{_path_text(one)} is an empty folder"
     except OSError as error:
-        return f"{_shown(one)} cannot be accessed: {error.strerror}"
+        return f"{_path_text(one)} cannot be accessed: {error.strerror}"
     if is_folder is None:
         head, _, rest = one.key.partition(".")
         made, own = _maker(composed, one), (rest.partition(".")[0] if head == "steps" else "")
@@ -92,12 +92,12 @@ def _wrong(composed: Composed, one: NamedPath, path: Path) -> str:
             steps = _steps(composed)
             if own not in steps or made not in steps or steps.index(made) <= steps.index(own):
                 return ""
-            return f"{_shown(one)} is created by step {made}, which comes after {own}"
+            return f"{_path_text(one)} is created by step {made}, which comes after {own}"
         if one.secret:
-            return f"nothing exists at {_shown(one)}"
+            return f"nothing exists at {_path_text(one)}"
         relative = "" if Path(one.place).is_absolute() else f" (relative paths begin in {Path.cwd()})"
-        return f"there is no {one.place} on this machine{relative}{_meant(path)}"
-    return "" if os.access(path, os.R_OK) else f"{_shown(one)} cannot be read: you have no permission"
+        return f"there is no {one.place} on this machine{relative}{_suggest(path)}"
+    return "" if os.access(path, os.R_OK) else f"{_path_text(one)} cannot be read: you have no permission"
 
 
 def _maker(composed: Composed, one: NamedPath) -> str | None:
@@ -118,7 +118,7 @@ def _steps(composed: Composed) -> list[str]:
     return list(node.items) if isinstance(node, Map) else []
 
 
-def _meant(path: Path) -> str:
+def _suggest(path: Path) -> str:
     """Which part of it is not there, and which name is nearly the same."""
     first = next(one for one in (*reversed(path.parents), path) if not one.exists())
     names: list[str] = []

@@ -13,7 +13,7 @@ from nemo_vfm.runtime.checks.built_networks import Address, BuiltNetwork, built_
 from nemo_vfm.runtime.checks.job_kinds import samples, trains
 from nemo_vfm.runtime.checks.pipeline_folders import are_known, of_another_family
 from nemo_vfm.runtime.checks.table_sizes import wrong_tables
-from nemo_vfm.runtime.checks.vocabularies import Vocabulary, of_tokenizer, whole
+from nemo_vfm.runtime.checks.vocabularies import StepVocabulary, of_tokenizer, whole
 from nemo_vfm.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _TWO_NETWORKS = ("this model has two networks, for high and for low noise levels
 _PROBE_PX = 4096  # every codec takes a frame of such a power of two
 
 
-def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
+def misfits(job: Job, made: Mapping[str, StepVocabulary]) -> Iterator[Misfit]:
     """Everything that can be known without data, with the address of what is to be changed.
 
     `made` is what is known of tokenizers that steps make.
@@ -61,7 +61,7 @@ def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
                 yield from _fp8(job.fp8, network.module, job.parallel.tensor, ("fp8",))
 
 
-def _of_training(job: "Train", made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
+def _of_training(job: "Train", made: Mapping[str, StepVocabulary]) -> Iterator[Misfit]:
     if isinstance(job.data, ResumablePhases):
         for one in job.phases:
             try:
@@ -91,7 +91,7 @@ def _of_training(job: "Train", made: Mapping[str, Vocabulary]) -> Iterator[Misfi
     yield from without_pixels(job, _sources(job.data, ("data",)))
 
 
-def _of_user(user: Any, network: BuiltNetwork, at: Address, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
+def _of_user(user: Any, network: BuiltNetwork, at: Address, made: Mapping[str, StepVocabulary]) -> Iterator[Misfit]:
     """Of a job or callback that draws with a model."""
     yield from _vocabulary(network, getattr(user, "tokenizer", None), made)
     pipeline = getattr(user, "pipeline", None)
@@ -132,7 +132,7 @@ def _text(network: BuiltNetwork, encoder: Any) -> Iterator[Misfit]:
 
 
 def _vocabulary(
-    network: BuiltNetwork, tokenizer: Any, made: Mapping[str, Vocabulary], folders: Iterable[Path] = ()
+    network: BuiltNetwork, tokenizer: Any, made: Mapping[str, StepVocabulary], folders: Iterable[Path] = ()
 ) -> Iterator[Misfit]:
     """Of tokenizers that come with no files, or whose files a step makes, and of texts that a step makes tokens of."""
     rows = getattr(network.module, "vocab", None)

@@ -12,28 +12,28 @@ from nemo_vfm.workflow import Workflow
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class StepVocabulary:
     """What a step makes."""
 
     step: str  #: its name
     size: int  #: tokens at most: of a small text, a tokenizer may learn fewer
 
 
-def vocabularies(job: Job, run_dir: Path) -> dict[str, Vocabulary]:
+def vocabularies(job: Job, run_dir: Path) -> dict[str, StepVocabulary]:
     """Of every folder of a tokenizer, or of texts as tokens, that a step makes; by its whole path."""
-    found: dict[str, Vocabulary] = {}
+    found: dict[str, StepVocabulary] = {}
     steps: dict[str, Any] = dict(job.steps) if isinstance(job, Workflow) else {}
     for name, step in steps.items():
         if is_a(step, "nemo_vfm.text.train_tokenizer", "TrainTokenizer"):
             size = getattr(step.learner, "vocab_size", None)
             if isinstance(size, int):
-                found[whole(run_dir / name / "tokenizer")] = Vocabulary(name, size)
+                found[whole(run_dir / name / "tokenizer")] = StepVocabulary(name, size)
         elif is_a(step, "nemo_vfm.text.tokenize", "TokenizeText") and (known := of_tokenizer(step.tokenizer, found)):
             found[whole(run_dir / name / "tokens")] = known
     return found
 
 
-def of_tokenizer(tokenizer: object, found: Mapping[str, Vocabulary]) -> Vocabulary | None:
+def of_tokenizer(tokenizer: object, found: Mapping[str, StepVocabulary]) -> StepVocabulary | None:
     """What is known of a tokenizer whose folder a step makes; None of any other."""
     folder = getattr(tokenizer, "folder", None)
     return found.get(whole(folder)) if isinstance(folder, Path) else None

@@ -16,7 +16,7 @@ from torch import Tensor
 from nemo_vfm.core import log
 from nemo_vfm.core.seed import generator
 from nemo_vfm.language.token_choice import Choice
-from nemo_vfm.serve.continuous.key_value_room import Span
+from nemo_vfm.serve.continuous.key_value_room import RoomSpan
 from nemo_vfm.serve.continuous.model_passes import ModelPasses
 from nemo_vfm.serve.continuous.text_request import (
     RuledText,
@@ -33,7 +33,7 @@ class ServedText:
 
     def __init__(self, request: TextRequest, listener: TextListener) -> None:
         self.request, self.listener = request, listener
-        self.span: Span | None = None
+        self.span: RoomSpan | None = None
         self.done, self.num_new, self.next_token = 0, 0, -1  # tokens that are in; tokens added; the one to read next
         self.ended = False
         self._chances: list[float] | None = None
@@ -171,7 +171,7 @@ class BatchEngine:
         if not all(finite):
             texts = [text for text in texts if not text.ended]
             scores_NV, ruled_NV = scores_NV[finite], ruled_NV[finite]
-        tokens = chosen(ruled_NV, [text.request.choice for text in texts], [text.chance() for text in texts])
+        tokens = choose_tokens(ruled_NV, [text.request.choice for text in texts], [text.chance() for text in texts])
         self.num_tokens += len(tokens)
         for row, (text, token) in enumerate(zip(texts, tokens, strict=True)):
             request = text.request
@@ -201,7 +201,7 @@ class BatchEngine:
         text.listener.ended(ending)
 
 
-def chosen(scores_NV: Tensor, choices: Sequence[Choice], chances: Sequence[float]) -> list[int]:
+def choose_tokens(scores_NV: Tensor, choices: Sequence[Choice], chances: Sequence[float]) -> list[int]:
     """The next token of each text, by finite scores and a number from [0, 1) for each.
 
     Texts with the same settings are drawn in one call.

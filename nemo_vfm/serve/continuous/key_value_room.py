@@ -19,7 +19,7 @@ from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.layers.parallel_attention import in_window
 
 
-class Span(NamedTuple):
+class RoomSpan(NamedTuple):
     """Places `start` to `start + length` of a room."""
 
     start: int  #: the first place
@@ -30,29 +30,29 @@ class SpanAllocator:
     """First fit over a sorted list of free spans; neighbours are joined when a span comes back."""
 
     def __init__(self, places: int) -> None:
-        self._free = [Span(0, places)]
+        self._free = [RoomSpan(0, places)]
 
     @property
     def free(self) -> int:
         """Free places, contiguous or not."""
         return sum(span.length for span in self._free)
 
-    def take(self, length: int) -> Span | None:
+    def take(self, length: int) -> RoomSpan | None:
         """A span of this length, or None while there is none."""
         for index, span in enumerate(self._free):
             if span.length >= length:
-                rest = Span(span.start + length, span.length - length)
+                rest = RoomSpan(span.start + length, span.length - length)
                 self._free[index : index + 1] = [rest] if rest.length else []
-                return Span(span.start, length)
+                return RoomSpan(span.start, length)
         return None
 
-    def give_back(self, span: Span) -> None:
+    def give_back(self, span: RoomSpan) -> None:
         """Free a span that `take` returned."""
-        joined: list[Span] = []
+        joined: list[RoomSpan] = []
         for one in sorted([*self._free, span], key=lambda one: one.start):
             last = joined[-1] if joined else None
             if last is not None and last.start + last.length == one.start:
-                joined[-1] = Span(last.start, last.length + one.length)
+                joined[-1] = RoomSpan(last.start, last.length + one.length)
             else:
                 joined.append(one)
         self._free = joined
@@ -98,7 +98,7 @@ class PromptAttention:
         rows: at least as many; the rest only fills up and attends to nothing.
     """
 
-    def __init__(self, room: KeyValueRoom, span: Span, done: int, count: int, rows: int) -> None:
+    def __init__(self, room: KeyValueRoom, span: RoomSpan, done: int, count: int, rows: int) -> None:
         self._pool = room.pool
         self._first, self._done = span.start, done
         self._new = slice(span.start + done, span.start + done + count)
@@ -147,7 +147,7 @@ class DecodeAttention:
         rows: R, at least as many; the rest only fills up and attends to nothing.
     """
 
-    def __init__(self, room: KeyValueRoom, texts: Sequence[tuple[Span, int]], rows: int) -> None:
+    def __init__(self, room: KeyValueRoom, texts: Sequence[tuple[RoomSpan, int]], rows: int) -> None:
         # All views are made at once: of the time of a small model, slicing in every layer is a tenth.
         self._by_layer, self._texts = room.pool.flatten(0, 1)[:, None], texts
         self._seen: dict[int | None, list[tuple[Tensor, ...]]] = {}  # by window

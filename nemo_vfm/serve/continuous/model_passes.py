@@ -20,7 +20,7 @@ from nemo_vfm.serve.continuous.key_value_room import (
     JointAttention,
     KeyValueRoom,
     PromptAttention,
-    Span,
+    RoomSpan,
 )
 from nemo_vfm.serve.continuous.packed_block import pack_modules
 
@@ -48,12 +48,12 @@ class ModelPasses:
         self._far = RotaryTable(model.rope, model.rotated, self._device)
         self._near = None if near is None else RotaryTable(near, near.rotated(model.sizes.head_dim), self._device)
         pack_modules(model)
-        self.row_counts = invariant_row_counts(self._probed, min(most_rows, room.num_tokens))
+        self.row_counts = invariant_row_counts(self._probe, min(most_rows, room.num_tokens))
         self.most_rows = self.row_counts[-1]  #: texts of one `decode`
-        self._joint_rows = joint_rows(self._probed, self.row_counts, min(most_joint_rows, room.num_tokens))
+        self._joint_rows = joint_rows(self._probe, self.row_counts, min(most_joint_rows, room.num_tokens))
 
     @torch.inference_mode()
-    def prompt(self, span: Span, done: int, tokens: Sequence[int]) -> Tensor:
+    def prompt(self, span: RoomSpan, done: int, tokens: Sequence[int]) -> Tensor:
         """(S, D): the vectors after the next tokens of a text of which `done` are in."""
         rows = prompt_rows(len(tokens))
         attention, fill = PromptAttention(self.room, span, done, len(tokens), rows), [0] * (rows - len(tokens))
@@ -61,13 +61,13 @@ class ModelPasses:
         return self._vectors([*tokens, *fill], places, [span.length] * rows, attention)[: len(tokens)]
 
     @torch.inference_mode()
-    def decode(self, texts: Sequence[tuple[Span, int]], tokens: Sequence[int]) -> Tensor:
+    def decode(self, texts: Sequence[tuple[RoomSpan, int]], tokens: Sequence[int]) -> Tensor:
         """(N, V): scores after one more token of each text; bitwise the same for any neighbours.
 
         Of each text there are its span and how many tokens are in already.
         """
         rows = rows_for(self.row_counts, len(texts))
-        return self._decoded(texts, tokens, rows)[: len(texts)]
+        return self._decode(texts, tokens, rows)[: len(texts)]
 
     def can_join(self, num_texts: int, num_tokens: int) -> bool:
         """Whether `joint` takes so many, with the bits that `decode` and `prompt` give."""
@@ -75,7 +75,12 @@ class ModelPasses:
 
     @torch.inference_mode()
     def joint(
-        self, texts: Sequence[tuple[Span, int]], new: Sequence[int], span: Span, done: int, tokens: Sequence[int]
+        self,
+        texts: Sequence[tuple[RoomSpan, int]],
+        new: Sequence[int],
+        span: RoomSpan,
+        done: int,
+        tokens: Sequence[int],
     ) -> tuple[Tensor, Tensor]:
         """What `decode` and `prompt` give, from one pass: the weights are read once.
 
@@ -111,7 +116,7 @@ class ModelPasses:
         found: Tensor = self.model.head(self.model.norm(x_RD))
         return found if self._ranks is None else self._ranks.all_columns(found)
 
-    def _decoded(self, texts: Sequence[tuple[Span, int]], tokens: Sequence[int], rows: int) -> Tensor:
+    def _decode(self, texts: Sequence[tuple[RoomSpan, int]], tokens: Sequence[int], rows: int) -> Tensor:
         fill = [0] * (rows - len(texts))
         places, lengths = [done for _, done in texts] + fill, [span.length for span, _ in texts] + fill
         return self._scores(self._vectors([*tokens, *fill], places, lengths, DecodeAttention(self.room, texts, rows)))
@@ -122,13 +127,13 @@ class ModelPasses:
         places_R, lengths_R = torch.tensor(places), torch.tensor(lengths)
         near = None if self._near is None else self._near.at(places_R, lengths_R)
         context = TextContext(*self._far.at(places_R, lengths_R), None, attention, near)
-        return self.model.run_blocks(self.model.embedded(torch.tensor([tokens], device=self._device)), context)[0]
+        return self.model.run_blocks(self.model.embed_tokens(torch.tensor([tokens], device=self._device)), context)[0]
 
     @torch.inference_mode()
-    def _probed(self, order: list[int]) -> Tensor:
+    def _probe(self, order: list[int]) -> Tensor:
         """Scores of texts of one token each, as one batch without filling."""
         tokens = [(7 * number + 1) % self.model.vocab for number in order]
-        return self._decoded([(Span(number, 1), 0) for number in order], tokens, len(order))
+        return self._decode([(RoomSpan(number, 1), 0) for number in order], tokens, len(order))
 
 
 def candidates(most: int) -> list[int]:

@@ -20,7 +20,7 @@ from nemo_vfm.core.device import has_fast_bf16
 from nemo_vfm.core.seed import generator
 from nemo_vfm.models.blocks.layers import RMSNorm, RMSNorm1p, rotate_first
 from nemo_vfm.models.blocks.text.decoder import CausalAttention, DecoderBlock, TextContext
-from nemo_vfm.models.blocks.text.experts import ACTIVATIONS, GATES, Perceptron
+from nemo_vfm.models.blocks.text.experts import ACTIVATIONS, GATES, ExpertMLP
 from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.engine.serving_ranks import sum_of_shares
 
@@ -109,13 +109,13 @@ def is_packable(weight: Tensor) -> bool:
 def pack_modules(model: nn.Module) -> None:
     """Replace what can be, one module at a time."""
     for name, child in list(model.named_children()):
-        if (packed := _packed(child)) is None:
+        if (packed := _pack(child)) is None:
             pack_modules(child)
         else:
             setattr(model, name, packed)
 
 
-def _packed(module: nn.Module) -> nn.Module | None:
+def _pack(module: nn.Module) -> nn.Module | None:
     if isinstance(module, DecoderBlock) and is_packable(module.attention.out.weight):
         return PackedBlock(module)
     if isinstance(module, nn.Linear) and is_packable(module.weight):
@@ -182,14 +182,14 @@ class PackedAttention(nn.Module):
         v_1GRE = parts_1RGPE[:, :, :, -1].transpose(1, 2)
         q_1HRE = q_1HRE if self._scale == 1 else q_1HRE * self._scale
         o_1HRE = reading.cache.attend(self._layer, q_1HRE, qk_1RGPE[:, :, -1], v_1GRE, self._window)
-        update: Tensor = _added(self._out, o_1HRE.transpose(1, 2).flatten(2), before_1RD)
+        update: Tensor = _linear_plus(self._out, o_1HRE.transpose(1, 2).flatten(2), before_1RD)
         return update
 
 
 class PackedPerceptron(nn.Module):
     """The perceptron of a block, and the sum with what came in, if that is wanted."""
 
-    def __init__(self, given: Perceptron) -> None:
+    def __init__(self, given: ExpertMLP) -> None:
         super().__init__()
         self._activation, self._is_swish = (ACTIVATIONS | GATES)[given.activation], given.activation == "swiglu"
         self._gate = None if given.gate is None else _linear(given.gate)
@@ -203,10 +203,10 @@ class PackedPerceptron(nn.Module):
             hidden = self._up(x_1RD, self._gate(x_1RD, after="swish"), "mul")
         else:
             hidden = self._up(x_1RD, self._activation(self._gate(x_1RD)), "mul")
-        return _added(self._down, hidden, before_1RD)
+        return _linear_plus(self._down, hidden, before_1RD)
 
 
-def _added(linear: PackedLinear, x: Tensor, before: Tensor | None) -> Tensor:
+def _linear_plus(linear: PackedLinear, x: Tensor, before: Tensor | None) -> Tensor:
     y: Tensor = linear(x) if before is None else linear(x, before, "add")
     return y
 
@@ -217,4 +217,4 @@ def _linear(given: nn.Linear) -> PackedLinear:
 
 
 def _norm(given: nn.Module) -> nn.Module:
-    return _packed(given) or given
+    return _pack(given) or given

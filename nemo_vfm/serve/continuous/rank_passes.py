@@ -14,7 +14,7 @@ from torch import Tensor
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.engine.serving_ranks import ServingRanks
-from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom, Span
+from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom, RoomSpan
 from nemo_vfm.serve.continuous.model_passes import ModelPasses
 
 Result = TypeVar("Result")
@@ -33,16 +33,21 @@ class LeadingPasses(ModelPasses):
         super().__init__(model, room, most_rows, ranks=ranks)
         self._told, self._on_broken = ranks, on_broken
 
-    def prompt(self, span: Span, done: int, tokens: Sequence[int]) -> Tensor:
+    def prompt(self, span: RoomSpan, done: int, tokens: Sequence[int]) -> Tensor:
         return self._together(
             ["prompt", span, done, list(tokens)], lambda: ModelPasses.prompt(self, span, done, tokens)
         )
 
-    def decode(self, texts: Sequence[tuple[Span, int]], tokens: Sequence[int]) -> Tensor:
+    def decode(self, texts: Sequence[tuple[RoomSpan, int]], tokens: Sequence[int]) -> Tensor:
         return self._together(["decode", list(texts), list(tokens)], lambda: ModelPasses.decode(self, texts, tokens))
 
     def joint(
-        self, texts: Sequence[tuple[Span, int]], new: Sequence[int], span: Span, done: int, tokens: Sequence[int]
+        self,
+        texts: Sequence[tuple[RoomSpan, int]],
+        new: Sequence[int],
+        span: RoomSpan,
+        done: int,
+        tokens: Sequence[int],
     ) -> tuple[Tensor, Tensor]:
         order: Json = ["joint", list(texts), list(new), span, done, list(tokens)]
         return self._together(order, lambda: ModelPasses.joint(self, texts, new, span, done, tokens))
@@ -76,11 +81,11 @@ def follow(passes: ModelPasses, ranks: ServingRanks) -> None:
     while (order := ranks.hear()) is not None:
         match order:
             case ["prompt", span, done, tokens]:
-                passes.prompt(Span(*span), done, tokens)
+                passes.prompt(RoomSpan(*span), done, tokens)
             case ["decode", texts, tokens]:
                 passes.decode(_spans(texts), tokens)
             case ["joint", texts, new, span, done, tokens]:
-                passes.joint(_spans(texts), new, Span(*span), done, tokens)
+                passes.joint(_spans(texts), new, RoomSpan(*span), done, tokens)
             case ["last_scores"]:
                 passes.last_scores(ranks.from_first(torch.empty(width, dtype=weight.dtype, device=weight.device)))
             case ["scores", rows]:
@@ -90,5 +95,5 @@ def follow(passes: ModelPasses, ranks: ServingRanks) -> None:
                 assert order == ["rest"], order
 
 
-def _spans(texts: Sequence[tuple[tuple[int, int], int]]) -> list[tuple[Span, int]]:
-    return [(Span(*span), done) for span, done in texts]
+def _spans(texts: Sequence[tuple[tuple[int, int], int]]) -> list[tuple[RoomSpan, int]]:
+    return [(RoomSpan(*span), done) for span, done in texts]

@@ -19,7 +19,7 @@ class Completions(Endpoint):
     async def answer(self, body: dict[str, Json], request: Request) -> Response:
         """As JSON or as a stream. A long request takes turns with others after each prompt."""
         served = self.served
-        asked, names = await self.threads.run(request, partial(self._checked, body))
+        asked, names = await self.threads.run(request, partial(self._check, body))
         prompts = [await self.threads.run(request, partial(self._tokens, prompt)) for prompt in asked.prompt]
         self.require_places(max(map(len, prompts)), asked.max_tokens)
         choice, rules, stop = asked.choice(), asked.rules(), served.stop | {*asked.stop_token_ids}
@@ -42,7 +42,7 @@ class Completions(Endpoint):
         plan = AnswerPlan(texts, asked, sum(map(len, prompts)), "cmpl", "text_completion", written)
         return ChoicesResponse(self, plan, request)
 
-    def _checked(self, body: dict[str, Json]) -> tuple[CompletionRequest, TokenNames | None]:
+    def _check(self, body: dict[str, Json]) -> tuple[CompletionRequest, TokenNames | None]:
         asked = CompletionRequest.read(body, self.served.model.vocab, self.served.generation)
         self.require_countable(len(asked.prompt) * asked.n)
         for prompt in asked.prompt:

@@ -111,7 +111,7 @@ def _is_bias(name: str, bias: float, vocab: int) -> bool:
     return name.isascii() and name.isdecimal() and len(name) < 10 and int(name) < vocab and -100 <= bias <= 100
 
 
-def _listed(value: Json) -> Json:
+def _as_list(value: Json) -> Json:
     return [value] if isinstance(value, str) else value
 
 
@@ -136,7 +136,7 @@ class SamplingFields(RequestFields):
     min_p: float = _number(None, 0, 0.999999)
     top_k: int | None = _whole(None, -1, 1 << 30)
     stop: Annotated[
-        list[Annotated[str, StringConstraints(min_length=1, max_length=_LONGEST_STOP)]], BeforeValidator(_listed)
+        list[Annotated[str, StringConstraints(min_length=1, max_length=_LONGEST_STOP)]], BeforeValidator(_as_list)
     ] = Field([], max_length=_MOST_STOPS, description=f"a text, or a list of at most {_MOST_STOPS}, each of 1 to "
                                                       f"{_LONGEST_STOP} characters")  # fmt: skip
     stop_token_ids: Annotated[list[int], _if(_are_tokens)] = Field(
@@ -265,7 +265,7 @@ def _each(value: Json) -> Json:
     return value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
 
 
-_Texts = Annotated[Annotated[list[str], Field(min_length=1)] | None, BeforeValidator(_listed)]
+_Texts = Annotated[Annotated[list[str], Field(min_length=1)] | None, BeforeValidator(_as_list)]
 _TEXTS: Any = Field(None, description="a text or a list of texts, at least one")
 
 

@@ -75,7 +75,8 @@ def application(
             *(post(path, score) for path in _SCORE_PATHS),
             Route("/v1/models", models), Route("/v1/models/{name:path}", models), Route("/health", health),
         ],
-        exception_handlers=dict.fromkeys((ApiError, ClientGone, ClientDisconnect, HTTPException, Exception), _told),
+        exception_handlers=dict.fromkeys((ApiError, ClientGone, ClientDisconnect, HTTPException, Exception),
+        _api_error),
     )  # fmt: skip
 
 
@@ -87,7 +88,7 @@ def _require_model(body: dict[str, Json], served: ServedModel) -> None:
         raise ApiError(404, f"there is no model {name[:100]} here; this server has {served.name}", param="model")
 
 
-async def _told(request: Request, error: Exception) -> Response:
+async def _api_error(request: Request, error: Exception) -> Response:
     match error:
         case ApiError():
             return error.response()
@@ -120,10 +121,10 @@ async def _json_body(request: Request, most_bytes: int, threads: ReadingThreads)
         raise ApiError(413, f"the body is longer than {most_bytes:,} bytes; send fewer prompts at once",
                        headers={"Connection": "close"})  # fmt: skip
     request.state.num_bytes = len(data)
-    return await threads.run(request, partial(_parsed, data))
+    return await threads.run(request, partial(_parse_body, data))
 
 
-def _parsed(data: bytearray) -> dict[str, Json]:
+def _parse_body(data: bytearray) -> dict[str, Json]:
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is not JSON")
 

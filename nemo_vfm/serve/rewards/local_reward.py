@@ -28,7 +28,7 @@ class LocalReward(LocalEngine):
 
     def say(self, messages: Sequence[Json]) -> Said:
         """The scores of the assistant's last message, as JSON: {"attribute": number} in alphabetical order."""
-        began, (served, engine) = time.monotonic(), self.loaded()
+        began, (served, engine) = time.monotonic(), self.load()
         request, found = text_to_score(served, messages), queue.SimpleQueue[list[float] | None]()
         try:
             engine.submit([(request, OutputListener(found.put))])
@@ -42,7 +42,7 @@ class LocalReward(LocalEngine):
 
     def identity(self) -> Json:
         """All that the scores depend on but the messages."""
-        served = self.loaded()[0]
+        served = self.load()[0]
         assert served.reward is not None, "another model is refused when it is loaded"
         return ["local reward/1", served.name, served.revision, list(served.reward.names)]
 

@@ -35,7 +35,7 @@ def served_reward(
         weights: of attributes in the one score; None gives none, unless there is one attribute.
     """
     folder = local(folder, "the folder of a reward model")
-    loaded = load_reward(folder, Precision(precision).resolved()[0])
+    loaded = load_reward(folder, Precision(precision).resolve()[0])
     names = loaded.labels if attributes is None else attributes
     if len(names) != len(loaded.labels):
         raise UserError(f"the model's head has {len(loaded.labels)} outputs ({', '.join(loaded.labels)}), but there "

@@ -113,7 +113,7 @@ class FusedTables(nn.Module):
             # Where two features have a table together, values of a row come feature by feature, not by sample.
             is_shared = any(len(spec.features) > 1 for spec in storage.tables.values())
             order = CallOrder(self._calls, places_B is not None or is_shared, places_B)
-            if wanted := self._wanted(storage, features, places_B):
+            if wanted := self._lookups(storage, features, places_B):
                 # Each has a tensor of its own: one large one would be given back to the system and zeroed in each step.
                 weights = [None if one.jagged.weights_N is None else one.jagged.weights_N.float() for one in wanted]
                 # The anchor requires a gradient, so that autograd asks for ours; it gets none.
@@ -233,7 +233,7 @@ class FusedTables(nn.Module):
         self._anchor = torch.zeros((), device=device, requires_grad=True)
         return self
 
-    def _wanted(
+    def _lookups(
         self, storage: RowStorage, features: Mapping[str, Jagged], places_B: Tensor | None
     ) -> list[FeatureLookup]:
         """In the order of the tables, whatever the order of the batch's features."""

@@ -106,7 +106,7 @@ def sorted_by_row(
     tensors += [torch.zeros(1 + (num_rows if few else _DIGITS), dtype=torch.int64)]
     tensors += [] if few else [torch.empty_like(keys_N)]
     arrays = [one.numpy() for one in tensors]
-    touched = _compiled("count")(*arrays) if few else _compiled("sort")(*arrays, num_rows)
+    touched = _compile("count")(*arrays) if few else _compile("sort")(*arrays, num_rows)
     return rows_U[:touched], bounds[: touched + 1], bags_N, places_N if with_places else None
 
 
@@ -122,7 +122,7 @@ def update_row_wise(
     """
     divisor, clip, lr, eps = numbers
     settings = torch.tensor([clip / divisor, lr, eps, 1.0, rows_RD.shape[1]], dtype=torch.float32)
-    threads, kernel, calls = torch.get_num_threads(), _compiled("update"), []
+    threads, kernel, calls = torch.get_num_threads(), _compile("update"), []
     parts = threads if len(blocks) < _BLOCKS_A_THREAD * threads else 1
     for rows_U, offsets, bags_N, weights_N, grads_GD in blocks:
         weights = torch.empty(0) if weights_N is None else weights_N
@@ -141,7 +141,7 @@ def update_row_wise(
 
 
 @cache
-def _compiled(name: str) -> Callable[..., Any]:
+def _compile(name: str) -> Callable[..., Any]:
     """Kept on disk between runs, where numba finds a folder that it may write to."""
     numba = require("numba", purpose="The numba kernels of embedding tables")
     info(f"Embedding tables: numba compiles or loads the kernel {name!r}; this may take some seconds, once.")

@@ -287,13 +287,13 @@ def touched_rows(
         weights_N = _cat([torch.ones_like(one.ids_N, dtype=torch.float32) if one.weights_N is None else one.weights_N
                           for one in pending])  # fmt: skip
     lengths_G, grads_GD = _cat([one.lengths_G for one in pending]), _cat([one.grads_GD for one in pending])
-    rows_U, offsets, bags_N, order_N = _sorted(keys_N, lengths_G, samples_G, num_rows, weights_N is not None)
+    rows_U, offsets, bags_N, order_N = _sort_touched(keys_N, lengths_G, samples_G, num_rows, weights_N is not None)
     if weights_N is not None and order_N is not None:
         weights_N = weights_N.index_select(0, order_N)
     return TouchedRows(rows_U + first_row, offsets, bags_N, weights_N, grads_GD)
 
 
-def _sorted(
+def _sort_touched(
     keys_N: Tensor, lengths_G: Tensor, samples_G: Tensor | None, num_rows: int, with_places: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Touched rows, their offsets, and the bag and the place of each value: by row, and by sample inside a row."""

@@ -12,7 +12,7 @@ from nemo_vfm.synth.calls.tool_source import Toolset, ToolSource
 from nemo_vfm.synth.checks.answer_data import NoJson, json_in
 from nemo_vfm.synth.checks.call_schema import check_call
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, RowProgram, answered, said
+from nemo_vfm.synth.programs.row_program import Ask, Draft, DroppedRow, Program, RowFailed, RowProgram, said, texts_of
 
 _NONE = re.compile(r"\W*none\W*", re.IGNORECASE)
 _PROMPTS = {
@@ -56,7 +56,7 @@ class FunctionCalls:
     def candidates(self) -> Program[Iterable[RowProgram]]:
         """Requests, one of each set of tools, then another."""
         sets = yield from self.tools.toolsets()
-        served = [self._served(place) for place in range(len(sets))]
+        served = [self._served_requests(place) for place in range(len(sets))]
         plans = [(place, which) for place in range(len(sets)) for which in (True, False) if which in served[place]]
         asks = [Ask("requests" if which else "other_requests",
                     {"tools": _json(sets[place].tools), "count": str(served[place].count(which))})
@@ -73,7 +73,7 @@ class FunctionCalls:
             raise RowFailed("none of the model's answers to requests for lists of requests was a list")
         return found
 
-    def _served(self, place: int) -> list[bool]:
+    def _served_requests(self, place: int) -> list[bool]:
         """Of each request of a set, whether a tool serves it; the share is exact over all sets."""
         none = int((place + 1) * self.requests * self.none_share) - int(place * self.requests * self.none_share)
         served = [True] * (self.requests - none) + [False] * none
@@ -88,29 +88,29 @@ class FunctionCalls:
         """
         values, more = {"tools": _json(toolset.tools), "request": request}, {"tools": list(toolset.tools)}
         parents = {**toolset.parents, "request": request, "served": served}
-        (answer,) = answered((yield [Ask("call", values)]))
+        (answer,) = texts_of((yield [Ask("call", values)]))
         try:
             found: Json = [] if _NONE.fullmatch(answer) else json_in(answer)
         except NoJson:
             raise RowFailed("the model wrote neither calls nor none") from None
         calls: list[Json] = found if isinstance(found, list) else [found]
         if bool(calls) != served:
-            return Dropped("no call although a tool fits" if served else "a call although no tool fits")
+            return DroppedRow("no call although a tool fits" if served else "a call although no tool fits")
         if len(calls) > self.most_calls:
-            return Dropped("too many calls")
+            return DroppedRow("too many calls")
         if any(check_call(one, toolset.tools) for one in calls):
-            return Dropped("a call that does not fit its schema")
+            return DroppedRow("a call that does not fit its schema")
         if not served:
-            (reply,) = answered((yield [Ask("decline", values)]))
+            (reply,) = texts_of((yield [Ask("decline", values)]))
             verifier = "call_schema: no call, and none is needed"
             return Draft([said("user", request), said("assistant", reply)], parents, verifier=verifier, more=more)
         asks = [Ask("result", {"tools": values["tools"], "call": _json(call)}) for call in calls]
         try:
-            results = [_json(json_in(answer)) for answer in answered((yield asks))]
+            results = [_json(json_in(answer)) for answer in texts_of((yield asks))]
         except NoJson:
             raise RowFailed("the model gave a result that is not JSON") from None
         texts = {"calls": _json(calls), "results": "\n".join(results), "request": request}
-        (reply,) = answered((yield [Ask("reply", texts)]))
+        (reply,) = texts_of((yield [Ask("reply", texts)]))
         answers, called = list[Json](), list[Json]()
         for number, (call, result) in enumerate(zip(calls, results, strict=True)):
             call_id = f"call{number:05}"  # nine letters and digits, as templates of Mistral demand

@@ -61,7 +61,7 @@ def main(report: int) -> None:
         # The reader that took the order stands at the end of it.
         sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8", errors="surrogateescape")
         layers += _close_doors(order)
-        missing = order["strict"] and _missing(layers)
+        missing = order["strict"] and _missing_layers(layers)
         answer = {"refused": missing} if missing else {"layers": layers}
     except (OSError, ValueError) as error:
         answer = {"refused": f"the child process could not be prepared: {error}"}
@@ -86,7 +86,7 @@ def _close_doors(order: dict[str, Any]) -> list[str]:
     return layers
 
 
-def _missing(layers: list[str]) -> str:
+def _missing_layers(layers: list[str]) -> str:
     """What a strict run lacks; empty where it lacks nothing."""
     lacks = [] if "landlock" in layers else ["files cannot be limited (no Landlock in this kernel)"]
     if not {"seccomp", "namespaces"} & {*layers}:

@@ -62,14 +62,14 @@ class _Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class NumberWithUnit:
     """A number with what stood behind it."""
 
     number: Number  #: exact where it is a fraction, else within floating point
     unit: str  #: such as "cm" or "%"; empty where there is none
 
 
-_Value = Measured | _Several | _Said
+_Value = NumberWithUnit | _Several | _Said
 
 
 def final_answer(solution: str) -> str | None:
@@ -98,11 +98,11 @@ def final_answer(solution: str) -> str | None:
         return marked
     if said := _after_last(_SAID, text):
         return said
-    line = _trimmed(text.splitlines()[-1]) if text else ""
+    line = _first_sentence(text.splitlines()[-1]) if text else ""
     if _is_value(line):
         return line
-    after = _trimmed(line.rpartition("=")[2]) if "=" in line else ""
-    if after and isinstance(_value(after), Measured):
+    after = _first_sentence(line.rpartition("=")[2]) if "=" in line else ""
+    if after and isinstance(_value(after), NumberWithUnit):
         return after
     numbers = _NUMBER_IN_TEXT.findall(line)
     return str(numbers[0]).rstrip(",") if len(numbers) == 1 else None
@@ -123,10 +123,10 @@ def same_answer(first: str, second: str) -> bool | None:
 def _after_last(mark: re.Pattern[str], text: str) -> str | None:
     """The sentence after the last mark; up to the end of its line."""
     ends = [match.end() for match in mark.finditer(text)]
-    return _trimmed(text[ends[-1] :].partition("\n")[0]) or None if ends else None
+    return _first_sentence(text[ends[-1] :].partition("\n")[0]) or None if ends else None
 
 
-def _trimmed(text: str) -> str:
+def _first_sentence(text: str) -> str:
     """The first sentence, without marks around it."""
     text = re.split(r"(?<![A-Z])[.!?](?:\s|$)", text.strip().strip("*"), maxsplit=1)[0]
     return text.strip().strip("*_`").strip().rstrip(".,;").strip()
@@ -149,23 +149,23 @@ def _value(text: str) -> _Value | None:
     return _number(text) or _several(text) or (_Said(text.casefold(), False) if text else None)
 
 
-def _number(text: str) -> Measured | None:
+def _number(text: str) -> NumberWithUnit | None:
     if match := _NAMED.match(text):
         text = text[match.end() :]
-    if (found := measured(text)) is None:
+    if (found := split_number(text)) is None:
         return None
     unit = found.unit
     glued = not text[: len(text) - len(unit)].endswith(" ")
     scale = _SCALES.get(unit.partition(" ")[0].lower(), 1)
     if not unit or unit == "%" or unit.lower().startswith(("percent", "per cent")):
-        return Measured(found.number, "%" if unit else "")
+        return NumberWithUnit(found.number, "%" if unit else "")
     if scale == 1:
         first = re.split(r"[^A-Za-z]", unit)[0]
         is_word = not glued and not {*re.findall(r"[a-z]+", unit.lower())} & _NO_UNITS
         is_unit = first in _LETTER_UNITS if len(first) == 1 else first in _GLUED or is_word
         if not is_unit or not _UNIT.fullmatch(unit):
             return None
-    return Measured(found.number * scale, "")
+    return NumberWithUnit(found.number * scale, "")
 
 
 def _several(text: str) -> _Several | None:
@@ -181,7 +181,7 @@ def _several(text: str) -> _Several | None:
 
 
 def _same(one: _Value, other: _Value) -> bool | None:
-    if isinstance(one, Measured) and isinstance(other, Measured):
+    if isinstance(one, NumberWithUnit) and isinstance(other, NumberWithUnit):
         if _equal(one.number, other.number):
             return True
         if (one.unit == "%") == (other.unit == "%"):
@@ -207,7 +207,7 @@ def _same(one: _Value, other: _Value) -> bool | None:
             return one.text == other.text
         sides = [[text in truth for truth in _TRUTHS] for text in (one.text, other.text)]
         return sides[0] == sides[1] if all(map(any, sides)) else None
-    return False if {type(one), type(other)} == {Measured, _Several} else None
+    return False if {type(one), type(other)} == {NumberWithUnit, _Several} else None
 
 
 def _equal(one: Number, other: Number) -> bool:
@@ -216,11 +216,11 @@ def _equal(one: Number, other: Number) -> bool:
     return abs(float(one) - float(other)) <= _RELATIVE * max(abs(float(one)), abs(float(other)))
 
 
-def measured(text: str) -> Measured | None:
+def split_number(text: str) -> NumberWithUnit | None:
     """The number at the beginning of a cleaned text, and the rest of it; None where there is none."""
     if len(text) > _MOST_VALUE_LETTERS:
         return None
-    reader = _Reader(text)
+    reader = _NumberReader(text)
     try:
         if match := re.match(rf"(-?)\s*{_MIXED.pattern}", text):  # such as 1 1/2
             reader.at = match.end()
@@ -232,10 +232,10 @@ def measured(text: str) -> Measured | None:
             return None
     except (ArithmeticError, ValueError):
         return None
-    return Measured(number, text[reader.at :].strip())
+    return NumberWithUnit(number, text[reader.at :].strip())
 
 
-class _Reader:
+class _NumberReader:
     """Reads by recursive descent: sums of products of powers."""
 
     def __init__(self, text: str) -> None:
@@ -249,17 +249,17 @@ class _Reader:
         return value
 
     def _product(self) -> Number:
-        value = self._signed()
+        value = self._signed_number()
         while True:
             if sign := self._one_of("*/"):
-                factor = self._signed()
+                factor = self._signed_number()
                 value = value * factor if sign == "*" else value / factor
             elif re.match(r"\s*(?:\(|\\sqrt|\\pi|\\frac)", self.text[self.at :]):
-                value = value * self._signed()
+                value = value * self._signed_number()
             else:
                 return value
 
-    def _signed(self) -> Number:
+    def _signed_number(self) -> Number:
         sign = self._one_of("+-")
         value = self._power()
         return -value if sign == "-" else value
@@ -268,7 +268,7 @@ class _Reader:
         base = self._atom()
         if not self._one_of("^"):
             return base
-        exponent = self._group() if self._next() == "{" else self._signed()
+        exponent = self._group() if self._next() == "{" else self._signed_number()
         if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent.denominator == 1:
             bits = base.numerator.bit_length() + base.denominator.bit_length()
             if bits * abs(exponent.numerator) > _MOST_BITS:

@@ -80,7 +80,7 @@ def draw(
         for _ in range(_TRIES):
             values = KINDS[name].draw(rng, bank, prompt)
             # The prompt is never repeated in a wording.
-            quoted = {place: _quoted(place, value) for place, value in values.items()}
+            quoted = {place: _value_text(place, value) for place, value in values.items()}
             drawn = Instruction(name, values, rng.choice(KINDS[name].wordings).format_map(quoted))
             if hold_together([*found, drawn]):
                 found.append(drawn)
@@ -326,7 +326,7 @@ def instruction_of(row: Mapping[str, Any]) -> Instruction:
     return Instruction(row["kind"], row["values"], row["text"])
 
 
-def _quoted(name: str, value: Any) -> str:
+def _value_text(name: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(f'"{one}"' for one in value)
     return f'"{value}"' if isinstance(value, str) and name != "marker" else str(value)

@@ -67,7 +67,7 @@ _NO_SETUID, _NO_DEVICES, _NO_EXEC = 2, 4, 8
 _CAPABILITIES_VERSION_3 = 0x20080522
 
 
-class _Program(ctypes.Structure):
+class _BpfProgram(ctypes.Structure):
     _fields_ = [("length", ctypes.c_uint16), ("steps", ctypes.c_char_p)]
 
 
@@ -86,7 +86,7 @@ def refuse_calls(threads: bool) -> bool:
     code = b"".join(struct.pack("HBBI", *step) for step in steps)
     libc = ctypes.CDLL(None)
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    failed: int = libc.prctl(_SET_SECCOMP, _MODE_FILTER, ctypes.byref(_Program(len(steps), code)), 0, 0)
+    failed: int = libc.prctl(_SET_SECCOMP, _MODE_FILTER, ctypes.byref(_BpfProgram(len(steps), code)), 0, 0)
     return failed == 0
 
 
@@ -153,20 +153,20 @@ def limit_files(readable: list[str], writable: list[str]) -> bool:
     known = _KNOWN[min(here, max(_KNOWN))]
     attributes = _Ruleset(known, 3 if here >= 4 else 0, 3 if here >= 6 else 0)
     size = 8 if here < 4 else 16 if here < 6 else 24
-    ruleset = _checked(libc.syscall(_CREATE, ctypes.byref(attributes), size, 0))
+    ruleset = _require_ok(libc.syscall(_CREATE, ctypes.byref(attributes), size, 0))
     for rights, paths in ((_READABLE, readable), (_WRITABLE, writable)):
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
                 parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
                 own = rights & known & (-1 if os.path.isdir(path) else _OF_FILES)  # noqa: PTH112 - pathlib costs 5 ms
-                _checked(libc.syscall(_ADD, ruleset, 1, ctypes.byref(_Below(own, parent)), 0))
+                _require_ok(libc.syscall(_ADD, ruleset, 1, ctypes.byref(_Below(own, parent)), 0))
                 os.close(parent)
-    _checked(libc.syscall(_RESTRICT, ruleset, 0))
+    _require_ok(libc.syscall(_RESTRICT, ruleset, 0))
     os.close(ruleset)
     return True
 
 
-def _checked(result: int) -> int:
+def _require_ok(result: int) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), f"Landlock: {os.strerror(ctypes.get_errno())}")
     return result

@@ -46,10 +46,10 @@ def code_in(answer: str) -> str:
         return "\n".join(blocks)
     # A sentence of one word would be a program, too.
     looks_like_code = any(line.lstrip().startswith(_STARTS) for line in answer.splitlines())
-    return answer if "```" not in answer and looks_like_code and parsed(answer) else ""
+    return answer if "```" not in answer and looks_like_code and parse(answer) else ""
 
 
-def parsed(source: str) -> ast.Module | None:
+def parse(source: str) -> ast.Module | None:
     """The syntax tree; None where the source does not compile."""
     if len(source) > _MOST_LETTERS:
         return None

@@ -10,14 +10,14 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.dedup.texts.near_texts import near_duplicates
 from nemo_vfm.dedup.texts.normalize_text import normalize
 from nemo_vfm.synth.checks.program_model import end_in
-from nemo_vfm.synth.checks.python_code import code_in, defined_names, num_assertions, parsed, signatures
+from nemo_vfm.synth.checks.python_code import code_in, defined_names, num_assertions, parse, signatures
 from nemo_vfm.synth.pipelines.text_bank import TextBank
 from nemo_vfm.synth.programs.judgement import scores_of
 from nemo_vfm.synth.programs.row_program import (
-    Answer,
     Ask,
     Draft,
-    Dropped,
+    DroppedRow,
+    ModelAnswer,
     NoAnswer,
     Program,
     RowFailed,
@@ -47,10 +47,10 @@ class Offspring:
     birth: Ask  #: the question that its task is the answer to
     parents: Mapping[str, Json]  #: operator, colony, generation and the tasks it was made from
     task: str = ""  #: empty as long as there is none
-    answers: list[Answer] = field(default_factory=list)  #: all that it was made and judged by, in their order
+    answers: list[ModelAnswer] = field(default_factory=list)  #: all that it was made and judged by, in their order
     scores: dict[str, float] = field(default_factory=dict)  #: of the judge
     #: what became of it: a row, a rule that it broke, or the reason of a failure; None as long as it is open
-    end: Draft | Dropped | str | None = None
+    end: Draft | DroppedRow | str | None = None
 
 
 class GeneticInstruct:
@@ -89,7 +89,7 @@ class GeneticInstruct:
             raise ValueError(f"mutation_share {mutation_share} must be from 0 to 1, least_score {least_score} from 0 "
                              f"to {MOST_SCORE}, and most_jaccard {most_jaccard} from 0.1 to 1")  # fmt: skip
         self.seeds, self.colonies, self.generations = seeds, colonies, generations
-        self.breeding = Breeding(tuple(mutations), mutation_share, examples, offspring, population)
+        self.breeding = Reproduction(tuple(mutations), mutation_share, examples, offspring, population)
         self.least_score, self.least_tests, self.most_jaccard = least_score, least_tests, most_jaccard
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
@@ -112,7 +112,7 @@ class GeneticInstruct:
         for generation in range(self.generations):
             broods = [colony.offspring(generation) for colony in colonies]
             born = [one for brood in broods for one in brood]
-            yield from _born(born, known)
+            yield from _new_tasks(born, known)
             yield from fitness(born, self.least_score, self.least_tests)
             for colony, brood in zip(colonies, broods, strict=True):
                 colony.admit(brood)
@@ -122,24 +122,24 @@ class GeneticInstruct:
         fit = [one for one in every if isinstance(one.end, Draft)]
         near = near_duplicates([one.task for one in fit], threshold=self.most_jaccard) if fit else {}
         for place in near:
-            fit[place].end = Dropped("nearly an earlier task")
+            fit[place].end = DroppedRow("nearly an earlier task")
         # Everything about them was asked when they were born.
         return (ended_row(one.end or "its generation did not end") for one in every)
 
 
-def _born(offspring: Sequence[Offspring], known: set[str]) -> Program[None]:
+def _new_tasks(offspring: Sequence[Offspring], known: set[str]) -> Program[None]:
     """Their tasks. One that any colony had is dropped at once: it would be solved and judged alike."""
     answers = yield [one.birth for one in offspring]
     for one, answer in zip(offspring, answers, strict=True):
         try:
-            one.task = _LABEL.sub("", heard(one, answer).strip()).strip()
+            one.task = _LABEL.sub("", record_answer(one, answer).strip()).strip()
         except RowFailed as error:
             one.end = str(error)
             continue
         if not one.task:
             one.end = "the model wrote no task"
         elif (task := normalize(one.task)) in known:
-            one.end = Dropped("a repeat of an earlier task")
+            one.end = DroppedRow("a repeat of an earlier task")
         else:
             known.add(task)
 
@@ -155,7 +155,7 @@ def fitness(offspring: Sequence[Offspring], least_score: float, least_tests: int
         still, following = [], []
         for (one, trial), answer in zip(trials, (yield asks), strict=True):
             try:
-                following.append(trial.send(heard(one, answer)))
+                following.append(trial.send(record_answer(one, answer)))
                 still.append((one, trial))
             except StopIteration as stop:
                 one.end = stop.value
@@ -164,48 +164,48 @@ def fitness(offspring: Sequence[Offspring], least_score: float, least_tests: int
         trials, asks = still, following
 
 
-def _trial(one: Offspring, least_score: float, least_tests: int) -> Generator[Ask, str, Draft | Dropped]:
+def _trial(one: Offspring, least_score: float, least_tests: int) -> Generator[Ask, str, Draft | DroppedRow]:
     """What becomes of one task."""
     answer = yield Ask("solve", {"task": one.task})
     if not (solution := code_in(answer)):
-        return Dropped("a solution without code")
-    if (tree := parsed(solution)) is None:
-        return Dropped("a solution that does not compile")
+        return DroppedRow("a solution without code")
+    if (tree := parse(solution)) is None:
+        return DroppedRow("a solution that does not compile")
     if not (names := defined_names(tree)):
-        return Dropped("a solution without a function or class to test")
+        return DroppedRow("a solution without a function or class to test")
     # Whoever writes the tests sees how the solution is called, and not what it does.
     tests = code_in((yield Ask("tests", {"task": one.task, "signatures": "\n".join(signatures(tree))})))
-    if not tests or (test_tree := parsed(tests)) is None:
-        return Dropped("tests that do not compile")
+    if not tests or (test_tree := parse(tests)) is None:
+        return DroppedRow("tests that do not compile")
     if (count := num_assertions(test_tree, names - defined_names(test_tree))) < least_tests:
-        return Dropped("too few tests")
+        return DroppedRow("too few tests")
     program = {"role": "user", "content": f"{solution.rstrip()}\n\n{tests}"}
     end = end_in((yield Ask(None, before=[program], model="python")))
     if not end.passed:
-        return Dropped(_ENDS.get(end.ending, "a solution that fails its tests"))
+        return DroppedRow(_ENDS.get(end.ending, "a solution that fails its tests"))
     scores = scores_of((yield Ask("fitness", {"task": one.task, "solution": solution}, model="judge")))
     for name in _SCORES:
         if not 0 <= scores.get(name, -1) <= MOST_SCORE:
             raise RowFailed(f"the judge gave the {name} no number from 0 to {MOST_SCORE}")
     one.scores = {name: scores[name] for name in _SCORES}
     if min(one.scores.values()) < least_score:
-        return Dropped("judged below the least score")
+        return DroppedRow("judged below the least score")
     messages = [said("user", one.task), said("assistant", answer)]
     verifier = f"python: {count} of {count} tests pass"
     return Draft(messages, one.parents, one.scores, verifier, more={"tests": tests}, earlier=one.answers)
 
 
-def heard(one: Offspring, answer: str | NoAnswer) -> str:
+def record_answer(one: Offspring, answer: str | NoAnswer) -> str:
     """The answer, which is noted."""
     if isinstance(answer, NoAnswer):
         raise RowFailed(answer.reason)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, ModelAnswer)
     one.answers.append(answer)
     return answer
 
 
 @dataclass(frozen=True, slots=True)
-class Breeding:
+class Reproduction:
     """How a population goes on."""
 
     mutations: Sequence[str]  #: ways to make a task harder, in words; the prompt `harder` has a place {how}
@@ -218,7 +218,7 @@ class Breeding:
 class Colony:
     """One population."""
 
-    def __init__(self, number: int, seeds: Sequence[str], seed_fitness: float, breeding: Breeding) -> None:
+    def __init__(self, number: int, seeds: Sequence[str], seed_fitness: float, breeding: Reproduction) -> None:
         chosen = Random(f"{number}").sample(list(seeds), min(len(seeds), breeding.population))
         self.number, self.breeding = number, breeding
         self._members = [(seed_fitness, task) for task in chosen]

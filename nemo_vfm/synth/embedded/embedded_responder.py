@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nemo_vfm.core.network.chat import Said
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.embedded import made_answers, made_obedience, made_tasks
-from nemo_vfm.synth.embedded.word_draw import AnswerForm, WordDraw, numbered
+from nemo_vfm.synth.embedded.word_draw import AnswerForm, WordDraw, numbered_list
 
 _ATTRIBUTES = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
 _ANSWERS = re.compile(r"<answer_a>\n(.*)\n</answer_a>.*<answer_b>\n(.*)\n</answer_b>", re.DOTALL)
@@ -35,7 +35,7 @@ _FORMS = (
     AnswerForm(re.compile(r"If the text holds no list, answer: none"), lambda *_: "none"),
     AnswerForm(
         re.compile(r"numbered list of (\d{1,3})"),
-        lambda found, _, draw: numbered(found, draw.question if "questions" in found.string else draw.thing),
+        lambda found, _, draw: numbered_list(found, draw.question if "questions" in found.string else draw.thing),
     ),
     *made_obedience.FORMS,
 )

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.embedded.word_draw import AnswerForm, WordDraw, numbered
+from nemo_vfm.synth.embedded.word_draw import AnswerForm, WordDraw, numbered_list
 
 _WRONG = 0.07  # share of answers that do other than asked
 # What a refusal says, and what a turn that leads away and its answer begin with.
@@ -52,7 +52,7 @@ def _yes_but_for(share: float) -> _Made:
     return lambda found, messages, draw: "No." if draw.share() < share else "Yes."
 
 
-def _quoting(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
+def _quotations(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
     """Two quotations; now and then one that is not there, or none."""
     given = _GIVEN.search(found.string)
     words = given[2].split() if given else []
@@ -64,7 +64,7 @@ def _quoting(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> 
     return draw.sentence() if wrong > 0.96 else f"The text says {quotes[0]}, and also {quotes[1]}."
 
 
-def _typed(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
+def _short_prompt(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
     """The first words of the caption; now and then far too many, or one that the caption lacks."""
     given = _GIVEN.search(found.string)
     words = re.findall(r"\w+", given[2].lower()) if given else []
@@ -77,7 +77,9 @@ def _typed(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> st
 FORMS = (
     AnswerForm(
         re.compile(r"numbered list of (\d{1,3}) requests of this kind"),
-        lambda found, _, draw: numbered(found, lambda: f"{_REQUESTS[draw.number(len(_REQUESTS))]} {draw.thing()}."),
+        lambda found, _, draw: numbered_list(
+            found, lambda: f"{_REQUESTS[draw.number(len(_REQUESTS))]} {draw.thing()}."
+        ),
     ),
     AnswerForm(re.compile(r"Write the reply of the assistant"), _refusal),
     AnswerForm(re.compile(r"Is it impossible for this assistant"), _yes_but_for(_WRONG)),
@@ -85,7 +87,7 @@ FORMS = (
     AnswerForm(re.compile(r"does it offer help that words can give"), _yes_where(f"<reply>\n.*{_OFFER}")),
     AnswerForm(
         re.compile(r"numbered list of (\d{1,3}) narrow purposes"),
-        lambda found, _, draw: numbered(found, lambda: f"tells visitors of {draw.thing()} about {draw.thing()}"),
+        lambda found, _, draw: numbered_list(found, lambda: f"tells visitors of {draw.thing()} about {draw.thing()}"),
     ),
     AnswerForm(
         re.compile(r"Write the instructions that it is given"),
@@ -107,8 +109,8 @@ FORMS = (
     ),
     AnswerForm(
         re.compile(r"numbered list of (\d{1,3}) instructions"),
-        lambda found, _, draw: numbered(found, lambda: f"Say what stands there on {draw.thing()}."),
+        lambda found, _, draw: numbered_list(found, lambda: f"Say what stands there on {draw.thing()}."),
     ),
-    AnswerForm(re.compile(r"Write what they typed"), _typed),
-    AnswerForm(_ASKS_FOR_QUOTATIONS, _quoting),
+    AnswerForm(re.compile(r"Write what they typed"), _short_prompt),
+    AnswerForm(_ASKS_FOR_QUOTATIONS, _quotations),
 )

@@ -25,7 +25,7 @@ _Asked = Mapping[str, Mapping[str, Any]]
 def _obedient(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str | None:
     """An answer that obeys what any turn of the user asks; None where none asks anything."""
     turns = [str(message["content"]) for message in messages if message["role"] == "user"]
-    asked = {kind: values for turn in turns for kind, values in _asked(turn).items()}
+    asked = {kind: values for turn in turns for kind, values in _requested_values(turn).items()}
     if not asked:
         return None
     if draw.share() < _DISOBEYED:
@@ -34,7 +34,7 @@ def _obedient(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) ->
     return _answer(asked, _CLAUSE_WORDS + max(0, missing), draw)
 
 
-def _asked(turn: str) -> dict[str, dict[str, Any]]:
+def _requested_values(turn: str) -> dict[str, dict[str, Any]]:
     """The values of each kind that a turn asks for."""
     found: dict[str, dict[str, Any]] = {}
     for kind, patterns in _patterns().items():

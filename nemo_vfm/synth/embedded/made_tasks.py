@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.embedded.word_draw import AnswerForm, WordDraw, numbered
+from nemo_vfm.synth.embedded.word_draw import AnswerForm, WordDraw, numbered_list
 
 _VALUES = {"total": "sum(column)", "largest value": "max(column)", "smallest value": "min(column)"}
 _TABLE = re.compile(r"<table>\n(.*?)\n</table>", re.DOTALL)
@@ -93,7 +93,7 @@ def _problems(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) ->
             f"There are {numbers[0]} {draw.thing()}, and {numbers[1]} more come {numbers[2]} times. How many are there?"
         )
 
-    return numbered(found, one)
+    return numbered_list(found, one)
 
 
 def _problem_solution(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
@@ -163,11 +163,13 @@ FORMS = (
     ),
     AnswerForm(
         re.compile(r"numbered list of (\d{1,3}) requests that users of this assistant"),
-        lambda found, _, draw: numbered(found, lambda: f"Sing of {draw.thing()}."),
+        lambda found, _, draw: numbered_list(found, lambda: f"Sing of {draw.thing()}."),
     ),
     AnswerForm(
         re.compile(r"numbered list of (\d{1,3}) requests that users could make"),
-        lambda found, _, draw: numbered(found, lambda: f"Find {1 + draw.number(9)} of the {draw.thing()}, please."),
+        lambda found, _, draw: numbered_list(
+            found, lambda: f"Find {1 + draw.number(9)} of the {draw.thing()}, please."
+        ),
     ),
     AnswerForm(re.compile(r"You can call these functions"), _call),
     AnswerForm(
@@ -180,7 +182,7 @@ FORMS = (
     AnswerForm(re.compile(r"Solve this problem step by step"), _problem_solution),
     AnswerForm(
         re.compile(r"numbered list of (\d{1,3}) programming tasks"),
-        lambda found, messages, draw: numbered(found, lambda: _task(draw)),
+        lambda found, messages, draw: numbered_list(found, lambda: _task(draw)),
     ),
     AnswerForm(re.compile(r"Write one programming task"), lambda found, messages, draw: _task(draw)),
     AnswerForm(re.compile(r"Make this programming task harder"), _harder),

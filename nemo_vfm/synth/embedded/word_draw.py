@@ -55,6 +55,6 @@ class AnswerForm:
     answer: Callable[[re.Match[str], Sequence[Json], WordDraw], str | None]
 
 
-def numbered(found: re.Match[str], make: Callable[[], str]) -> str:
+def numbered_list(found: re.Match[str], make: Callable[[], str]) -> str:
     """A numbered list of as many items as the first group of a match says."""
     return "\n".join(f"{number}. {make()}" for number in range(1, int(found[1]) + 1))

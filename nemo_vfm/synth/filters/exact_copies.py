@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from nemo_vfm.dedup.texts.normalize_text import text_digest
-from nemo_vfm.synth.filters.turn_texts import Turns, joined, require_turns
+from nemo_vfm.synth.filters.turn_texts import Turns, join_turns, require_turns
 from nemo_vfm.synth.programs.row_program import Draft
 
 
@@ -25,7 +25,7 @@ class ExactCopies:
         known = set[bytes]()
 
         def rule(draft: Draft) -> str | None:
-            digest = text_digest(joined(draft, self.turns))
+            digest = text_digest(join_turns(draft, self.turns))
             if digest in known:
                 return "exact copy"
             known.add(digest)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from nemo_vfm.synth.checks.answer_measures import plain
 from nemo_vfm.synth.filters.turn_texts import answer_of
 from nemo_vfm.synth.programs.judgement import transcript
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Program, RowFailed, answered
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Program, RowFailed, texts_of
 
 _VERDICT = re.compile(r"[\W_]*(safe|unsafe)[\W_]*(.*)", re.IGNORECASE | re.DOTALL)
 _CODES = re.compile(r"\s*[A-Z]\d{1,2}(?:\s*,\s*[A-Z]\d{1,2})*[\s.*`]*")
@@ -47,7 +47,7 @@ class GuardedRows:
         messages = [*draft.messages, *answer_of(draft, "chosen")]
         values = {} if self.prompt is None else {"transcript": transcript(messages)}
         before = tuple(map(dict, messages)) if self.prompt is None else ()
-        (answer,) = answered((yield [Ask(self.prompt, values, before, model=self.role)]))
+        (answer,) = texts_of((yield [Ask(self.prompt, values, before, model=self.role)]))
         categories = unsafe_categories(answer)
         if categories is None:
             return None

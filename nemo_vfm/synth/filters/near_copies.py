@@ -7,7 +7,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.dedup.texts.minhash import bands_for
 from nemo_vfm.dedup.texts.near_texts import NUM_HASHES, NearTextIndex
 from nemo_vfm.dedup.texts.shingles import Shingles
-from nemo_vfm.synth.filters.turn_texts import Turns, joined, require_turns
+from nemo_vfm.synth.filters.turn_texts import Turns, join_turns, require_turns
 from nemo_vfm.synth.programs.row_program import Draft
 
 
@@ -43,7 +43,7 @@ class NearCopies:
         index = NearTextIndex(threshold=self.threshold, shingles=self.shingles, num_hashes=self.num_hashes)
 
         def rule(draft: Draft) -> str | None:
-            text = joined(draft, self.turns)
+            text = join_turns(draft, self.turns)
             if next(index.matches(text), None) is not None:
                 return "near copy"
             index.enter(text)

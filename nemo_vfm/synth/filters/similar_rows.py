@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.types.encoders import TextEncoder
-from nemo_vfm.synth.filters.turn_texts import Turns, joined, require_turns
+from nemo_vfm.synth.filters.turn_texts import Turns, join_turns, require_turns
 from nemo_vfm.synth.programs.row_program import Draft
 
 _FIRST_ROOM = 256  # rows; it doubles where there are more
@@ -40,7 +40,7 @@ class SimilarRows:
 
         def rule(draft: Draft) -> str | None:
             nonlocal vectors_ND, count
-            text_BLD, mask_BL = self.encoder.encode([joined(draft, self.turns)])
+            text_BLD, mask_BL = self.encoder.encode([join_turns(draft, self.turns)])
             # Of length 1, or zeros where the encoder found no token: such a row is like no other.
             sum_D = text_BLD[0][mask_BL[0]].float().sum(dim=0).cpu().numpy().astype(np.float64)
             vector_D: NDArray[np.float32] = (sum_D / max(float(np.linalg.norm(sum_D)), 1e-12)).astype(np.float32)

@@ -26,7 +26,7 @@ def turns_of(draft: Draft, turns: Turns) -> list[str]:
             if isinstance(text := message.get("content"), str) and text.strip()]  # fmt: skip
 
 
-def joined(draft: Draft, turns: Turns) -> str:
+def join_turns(draft: Draft, turns: Turns) -> str:
     """All of them as one text, with a blank line between two."""
     return "\n\n".join(turns_of(draft, turns))
 

@@ -10,7 +10,7 @@ from nemo_vfm.core.storage.uri import Place, places
 from nemo_vfm.synth.given.row_source import GivenRow
 
 
-class Texts(Protocol):
+class HasTexts(Protocol):
     """Has texts, such as `nemo_vfm.text.documents.Documents`."""
 
     def texts(self, skipped: Counter[str]) -> Iterator[str]:
@@ -26,7 +26,7 @@ class DocumentRows:
         column: that a document is put into.
     """
 
-    def __init__(self, *, texts: Texts, column: str = "text") -> None:
+    def __init__(self, *, texts: HasTexts, column: str = "text") -> None:
         self.texts, self.column = texts, column
 
     def given_rows(self) -> Iterator[GivenRow]:

@@ -12,7 +12,7 @@ from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.folder_walk import files_below, text_name
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.json_value import Json, finite_number, no_json_number
-from nemo_vfm.data.sources.unpacked_file import unpacked
+from nemo_vfm.data.sources.unpacked_file import decompress
 from nemo_vfm.synth.given.row_source import GivenRow
 
 _LINES = (".jsonl", ".ndjson")
@@ -62,7 +62,7 @@ class RowFile:
     def _lines(self, path: Path, name: str) -> Iterator[tuple[str, dict[str, Json]]]:
         most, number = int(self.max_row_mb * 1e6), 0
         try:
-            with files.opened(path) as packed, unpacked(path.name, packed) as file:
+            with files.open_regular(path) as packed, decompress(path.name, packed) as file:
                 while True:
                     try:
                         line = file.readline(most + 1)

@@ -11,14 +11,14 @@ from nemo_vfm.synth.programs.prompt_template import Prompt
 from nemo_vfm.synth.programs.row_program import (
     Ask,
     Draft,
-    Dropped,
+    DroppedRow,
     Pipeline,
     Program,
     RowFailed,
     RowProgram,
-    answered,
     ended_row,
     said,
+    texts_of,
 )
 
 _PLACES = frozenset({"document", "instruction"})
@@ -71,7 +71,7 @@ class ClosedQa(Pipeline):
             if given.fault or not words:
                 yield ended_row(given.fault or "the document is empty")
             elif words > self.most_words:
-                yield ended_row(Dropped(f"the document has more than {self.most_words:,} words"))
+                yield ended_row(DroppedRow(f"the document has more than {self.most_words:,} words"))
             else:
                 yield from (self.row(given, kind, place) for kind in self.kinds for place in range(self.instructions))
 
@@ -90,13 +90,13 @@ class ClosedQa(Pipeline):
         instruction = items[place]
         name = random.Random(f"{self.seed} {instruction}").choice(sorted(self.templates))
         template = self.templates[name]
-        user = said("user", template.filled({"document": document, "instruction": instruction}))
-        (answer,) = answered((yield [Ask(None, before=(user,))]))
+        user = said("user", template.fill({"document": document, "instruction": instruction}))
+        (answer,) = texts_of((yield [Ask(None, before=(user,))]))
         quoted = quotations(answer, self.least_words)
         if len(quoted) < self.least_quotations:
-            return Dropped("the answer quotes too little")
+            return DroppedRow("the answer quotes too little")
         if missing_quotations(answer, document, self.least_words):
-            return Dropped("a quotation is not in the document")
+            return DroppedRow("a quotation is not in the document")
         parents = {"document": given.where, "kind": kind, "instruction": instruction}
         return Draft(
             [user, said("assistant", answer)], {**parents, "template": f"{name}/{template.version}"},

@@ -11,14 +11,14 @@ from nemo_vfm.synth.programs.list_questions import plain_words
 from nemo_vfm.synth.programs.row_program import (
     Ask,
     Draft,
-    Dropped,
+    DroppedRow,
     RowFailed,
     RowProgram,
     Task,
     TaskPipeline,
     TaskSource,
-    answered,
     said,
+    texts_of,
 )
 
 _LABEL = re.compile(r"^\W*(?:user|human|me|next message)\W*:\s*", re.IGNORECASE)
@@ -59,19 +59,19 @@ class Dialogues(TaskPipeline):
         for turn in range(self.turns):
             if turn:
                 values = {"persona": persona, "transcript": transcript(messages)}
-                (text,) = answered((yield [Ask("user_turn", values)]))
+                (text,) = texts_of((yield [Ask("user_turn", values)]))
                 if not (spoken := without_filler(text)):
                     raise RowFailed("a turn of the user is only polite")
                 if any(plain_words(spoken) == plain_words(str(one["content"])) for one in messages):
-                    return Dropped("a turn of the user repeats an earlier one")
+                    return DroppedRow("a turn of the user repeats an earlier one")
                 messages.append(said("user", spoken))
-            (answer,) = answered((yield [Ask(None, before=tuple(messages))]))
+            (answer,) = texts_of((yield [Ask(None, before=tuple(messages))]))
             messages.append(said("assistant", answer))
         scores = dict[str, float]()
         if (reward := self.reward).least is not None:
             (scores,) = reward.read((yield [reward.ask(messages)]))
             if scores["reward"] < reward.least:
-                return Dropped("below the least reward")
+                return DroppedRow("below the least reward")
         return Draft(messages, {**task.parents, "persona": persona}, scores, licence=task.licence)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.synth.programs.judgement import says_yes
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, in_turn, lists_of
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, RowProgram, answered, said
+from nemo_vfm.synth.programs.row_program import Ask, Draft, DroppedRow, Program, RowFailed, RowProgram, said, texts_of
 
 #: What the judge is asked (the prompt), and the rule that a no breaks.
 _JUDGED = {
@@ -55,13 +55,13 @@ class Incapable:
 
     def row(self, request: str, limit: str) -> RowProgram:
         """A request that cannot be fulfilled for a limit, and a reply that the judge finds right."""
-        (text,) = answered((yield [Ask("refuse", {"limit": limit, "request": request})]))
+        (text,) = texts_of((yield [Ask("refuse", {"limit": limit, "request": request})]))
         if not (reply := _LABEL.sub("", text.strip())):
             raise RowFailed("the reply is empty")
         values = {"request": request, "reply": reply}
-        verdicts = answered((yield [Ask(name, values, model="judge") for name in _JUDGED]))
+        verdicts = texts_of((yield [Ask(name, values, model="judge") for name in _JUDGED]))
         for verdict, rule in zip(verdicts, _JUDGED.values(), strict=True):
             if not says_yes(verdict):
-                return Dropped(rule)
+                return DroppedRow(rule)
         messages = [said("user", request), said("assistant", reply)]
         return Draft(messages, {"limit": limit, "request": request})

@@ -11,15 +11,15 @@ from nemo_vfm.synth.programs.list_questions import plain_words
 from nemo_vfm.synth.programs.row_program import (
     Ask,
     Draft,
-    Dropped,
+    DroppedRow,
     Program,
     RowFailed,
     RowProgram,
     Task,
     TaskPipeline,
     TaskSource,
-    answered,
     said,
+    texts_of,
 )
 
 Form = Literal["one_turn", "all_turns", "revise"]
@@ -79,16 +79,16 @@ class Instructions(TaskPipeline):
         kinds = self.kinds if form == "one_turn" else self.kinds - {*_OF_ONE_TURN}
         messages: _Messages
         if form == "revise":
-            (first,) = answered((yield [Ask(None, before=tuple(task.messages))]))
-            drawn = (self._drawn(rng, task, kinds) for _ in range(_DRAWS))
+            (first,) = texts_of((yield [Ask(None, before=tuple(task.messages))]))
+            drawn = (self._draw(rng, task, kinds) for _ in range(_DRAWS))
             found = next((some for some in drawn if not all(one.holds(first) for one in some)), None)
             if found is None:
-                return Dropped("the first answer obeys what was drawn")
+                return DroppedRow("the first answer obeys what was drawn")
             instructions, told = found, " ".join(one.text for one in found)
             asked = rng.choice(_REVISING).format(told)
             messages = [*task.messages, said("assistant", first), said("user", asked)]
         else:
-            instructions = self._drawn(rng, task, kinds)
+            instructions = self._draw(rng, task, kinds)
             told = " ".join(one.text for one in instructions)
             *before, last = task.messages
             told = told if form == "one_turn" else rng.choice(_LASTING).format(told)
@@ -96,18 +96,18 @@ class Instructions(TaskPipeline):
         turns = self.turns if form == "all_turns" else 1
         for turn in range(turns):
             if turn:
-                (spoken,) = answered((yield [Ask("next_turn", {"transcript": transcript(messages)})]))
+                (spoken,) = texts_of((yield [Ask("next_turn", {"transcript": transcript(messages)})]))
                 if any(plain_words(spoken) == plain_words(str(one["content"])) for one in messages):
-                    return Dropped("a turn of the user repeats an earlier one")
+                    return DroppedRow("a turn of the user repeats an earlier one")
                 messages.append(said("user", spoken))
             if broken := (yield from self._answer(messages, instructions)):
-                return Dropped(broken)
+                return DroppedRow(broken)
         obeyed = ", ".join(one.kind for one in instructions)
         return Draft(messages, {**task.parents, "form": form},
                      verifier=f"{_CHECK}: {turns} of {turns} answers obey: {obeyed}", licence=task.licence,
                      more={"instructions": [one.row() for one in instructions]})  # fmt: skip
 
-    def _drawn(self, rng: random.Random, task: Task, kinds: frozenset[str]) -> list[Instruction]:
+    def _draw(self, rng: random.Random, task: Task, kinds: frozenset[str]) -> list[Instruction]:
         count = rng.randint(1, self.most)
         if not (found := draw(rng, count, prompt=str(task.messages[-1]["content"]), kinds=kinds)):
             raise RowFailed("no instruction of the kinds fits the task")
@@ -117,7 +117,7 @@ class Instructions(TaskPipeline):
         """Append an answer that obeys; which kind the last one broke, where none does."""
         broken = list[str]()
         for attempt in range(self.attempts):
-            (answer,) = answered((yield [Ask(None, before=tuple(messages), sample=attempt)]))
+            (answer,) = texts_of((yield [Ask(None, before=tuple(messages), sample=attempt)]))
             if not (broken := [one.kind for one in instructions if not one.holds(answer.strip())]):
                 messages.append(said("assistant", answer))
                 return None

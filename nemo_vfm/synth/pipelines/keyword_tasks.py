@@ -4,21 +4,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from nemo_vfm.core.network.permission import SentText
-from nemo_vfm.synth.checks.python_code import code_blocks, parsed
+from nemo_vfm.synth.checks.python_code import code_blocks, parse
 from nemo_vfm.synth.pipelines.text_bank import TextBank
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, in_turn, lists_of
 from nemo_vfm.synth.programs.row_program import (
     Ask,
     Draft,
-    Dropped,
+    DroppedRow,
     Pipeline,
     Program,
     RowFailed,
     RowProgram,
     Task,
-    answered,
     parents_of,
     said,
+    texts_of,
 )
 
 _YES = re.compile(r"\W*yes\b", re.IGNORECASE)
@@ -57,15 +57,15 @@ class KeywordTasks(Pipeline):
         return min(known) * self.tasks * len(self.levels) if known else None
 
     def candidates(self) -> Program[Iterable[RowProgram]]:
-        found = yield from self._found()
+        found = yield from self._find_tasks()
         return (self.row(task, place) for task, place in found.items())
 
     def all_tasks(self) -> Program[Sequence[Task]]:
         """See `TaskSource`."""
-        found = yield from self._found()
+        found = yield from self._find_tasks()
         return [Task([said("user", task)], parents_of(task, place)) for task, place in found.items()]
 
-    def _found(self) -> Program[dict[str, dict[str, str]]]:
+    def _find_tasks(self) -> Program[dict[str, dict[str, str]]]:
         """Each task once, with its keyword and level."""
         keywords = self.bank.all()[: self.most_keywords]
         if self.sort:
@@ -83,13 +83,13 @@ class KeywordTasks(Pipeline):
 
     def row(self, task: str, place: Mapping[str, str]) -> RowProgram:
         """A task about a keyword and level, and its answer."""
-        (answer,) = answered((yield [Ask("answer", {"task": task})]))
+        (answer,) = texts_of((yield [Ask("answer", {"task": task})]))
         messages, verifier = [said("user", task), said("assistant", answer)], ""
         if self.code:
             blocks = code_blocks(answer)
             if not blocks:
-                return Dropped("an answer without a block of code")
-            if not all(map(parsed, blocks)):
-                return Dropped("code that does not compile")
+                return DroppedRow("an answer without a block of code")
+            if not all(map(parse, blocks)):
+                return DroppedRow("code that does not compile")
             verifier = f"python: {len(blocks)} of {len(blocks)} blocks compile"
         return Draft(messages, parents_of(task, place), verifier=verifier)

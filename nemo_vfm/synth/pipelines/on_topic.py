@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.programs.judgement import says_yes, transcript
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, in_turn, lists_of, plain_words
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, RowProgram, answered, said
+from nemo_vfm.synth.programs.row_program import Ask, Draft, DroppedRow, Program, RowFailed, RowProgram, said, texts_of
 
 #: What the judge is asked (the prompt) about a turn and its answer, and the rule that a no breaks.
 _OF_DISTRACTORS = {"leads_away": "a distractor is on topic", "stays": "an answer follows a distractor"}
@@ -60,24 +60,24 @@ class OnTopic:
 
     def row(self, domain: str, purpose: str) -> RowProgram:
         """All turns with an assistant of one purpose, each confirmed before the next."""
-        (rules,) = answered((yield [Ask("rules", {"domain": domain, "purpose": purpose})]))
+        (rules,) = texts_of((yield [Ask("rules", {"domain": domain, "purpose": purpose})]))
         rng = random.Random(f"{domain}\n{purpose}")
         away = rng.sample(range(1, self.turns), self.distractors)
         messages: list[Mapping[str, Json]] = [said("system", rules)]
         for turn in range(self.turns):
             values = {"rules": rules.strip(), "transcript": transcript(messages[1:]) or _NOTHING_YET}
-            (spoken,) = answered((yield [Ask("distractor" if turn in away else "on_topic_turn", values)]))
+            (spoken,) = texts_of((yield [Ask("distractor" if turn in away else "on_topic_turn", values)]))
             if any(plain_words(spoken) == plain_words(str(one["content"])) for one in messages):
-                return Dropped("a turn of the user repeats an earlier one")
+                return DroppedRow("a turn of the user repeats an earlier one")
             messages.append(said("user", spoken))
-            (answer,) = answered((yield [Ask(None, before=tuple(messages))]))
+            (answer,) = texts_of((yield [Ask(None, before=tuple(messages))]))
             values |= {"transcript": transcript(messages[1:]), "answer": answer}
             messages.append(said("assistant", answer))
             judged = _OF_DISTRACTORS if turn in away else _OF_OTHERS
-            verdicts = answered((yield [Ask(name, values, model="judge") for name in judged]))
+            verdicts = texts_of((yield [Ask(name, values, model="judge") for name in judged]))
             for verdict, rule in zip(verdicts, judged.values(), strict=True):
                 if not says_yes(verdict):
-                    return Dropped(rule)
+                    return DroppedRow(rule)
         places: list[Json] = [2 * turn + 1 for turn in sorted(away)]
         parents: dict[str, Json] = {"domain": domain, "purpose": purpose}
         return Draft(messages, parents, more={"distractors": places})

@@ -11,7 +11,7 @@ from nemo_vfm.synth.programs.row_program import (
     GENERATOR,
     Ask,
     Draft,
-    Dropped,
+    DroppedRow,
     NoAnswer,
     Program,
     RowFailed,
@@ -86,20 +86,20 @@ class Preferences(TaskPipeline):
         answers = [_Answer(text, role) for text, role in found.items()]
         random.Random(transcript(task.messages)).shuffle(answers)  # no responder is always the first
         if len(answers) < 2:
-            return Dropped("all answers are alike")
+            return DroppedRow("all answers are alike")
         for decider in self.by:
-            pair = yield from self._decided(task, decider, answers)
+            pair = yield from self._decide(task, decider, answers)
             if pair is not None:
                 break
         else:
-            return Dropped("no answer is clearly better")
+            return DroppedRow("no answer is clearly better")
         scores = dict[str, float]()
         if self.scored or decider == "reward":
             rewards = yield from self._rewards(task, pair)
             scores = {name: one["reward"] for name, one in zip(("chosen", "rejected"), rewards, strict=True)}
             least = self.reward.least
             if decider != "truth" and least is not None and scores["chosen"] < least:
-                return Dropped("the better answer is below the least reward")
+                return DroppedRow("the better answer is below the least reward")
         sides = {"chosen": pair[0], "rejected": pair[1]}
         more = {name: [said("assistant", one.text)] for name, one in sides.items()}
         by = {f"{name}_by": one.role for name, one in sides.items()}
@@ -107,7 +107,7 @@ class Preferences(TaskPipeline):
         return Draft(task.messages, {**task.parents, **by, "decided_by": decider}, scores, verifier,
                      task.licence, more)  # fmt: skip
 
-    def _decided(self, task: Task, decider: Decider, answers: Sequence[_Answer]) -> Program[_Pair | None]:
+    def _decide(self, task: Task, decider: Decider, answers: Sequence[_Answer]) -> Program[_Pair | None]:
         if decider == "truth":
             if task.truth is None:
                 return None

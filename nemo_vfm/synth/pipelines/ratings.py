@@ -8,14 +8,14 @@ from nemo_vfm.synth.programs.row_program import (
     GENERATOR,
     Ask,
     Draft,
-    Dropped,
+    DroppedRow,
     RowFailed,
     RowProgram,
     Task,
     TaskPipeline,
     TaskSource,
-    answered,
     said,
+    texts_of,
 )
 
 ATTRIBUTES = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
@@ -47,18 +47,18 @@ class Ratings(TaskPipeline):
 
     def row(self, task: Task) -> RowProgram:
         """An answer to a task with the mean of its ratings."""
-        (answer,) = answered((yield [Ask(None, before=tuple(task.messages), model=self.responder)]))
+        (answer,) = texts_of((yield [Ask(None, before=tuple(task.messages), model=self.responder)]))
         values = {"transcript": transcript(task.messages), "answer": answer}
         asks = [Ask("rate", values, sample=number, model="judge") for number in range(self.raters)]
         ratings = []  # each a whole number from 0 to 4 for each attribute
-        for scores in map(scores_of, answered((yield asks))):
+        for scores in map(scores_of, texts_of((yield asks))):
             for name in ATTRIBUTES:
                 if scores.get(name) not in range(_MOST + 1):
                     raise RowFailed(f"the judge gave no {name} as a whole number from 0 to {_MOST}")
             ratings.append({name: int(scores[name]) for name in ATTRIBUTES})
         columns = {name: [rating[name] for rating in ratings] for name in ATTRIBUTES}
         if any(max(column) - min(column) > self.most_spread for column in columns.values()):
-            return Dropped("raters disagree")
+            return DroppedRow("raters disagree")
         means = {name: fmean(column) for name, column in columns.items()}
         messages = [*task.messages, said("assistant", answer)]
         return Draft(messages, task.parents, means, licence=task.licence, more={**means, "ratings": ratings})

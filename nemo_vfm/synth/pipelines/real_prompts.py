@@ -10,15 +10,15 @@ from nemo_vfm.synth.programs.row_program import (
     Ask,
     AskingFilter,
     Draft,
-    Dropped,
+    DroppedRow,
     Program,
     RowProgram,
     Task,
     TaskPipeline,
     TaskSource,
-    answered,
     ended_row,
     said,
+    texts_of,
 )
 
 Half = Literal["sft", "preference"]
@@ -62,14 +62,14 @@ class RealPrompts(TaskPipeline):
         seen = set[bytes]()
         for task in tasks:
             digest = blake2b(normalize(transcript(task.messages)).encode(), digest_size=16).digest()
-            yield ended_row(Dropped("copy of an earlier prompt")) if digest in seen else self.row(task)
+            yield ended_row(DroppedRow("copy of an earlier prompt")) if digest in seen else self.row(task)
             seen.add(digest)
 
     def row(self, task: Task) -> RowProgram:
         """A prompt, with an answer in the half `sft`."""
         half = self.half
         if half_of(task, self.sft_share, self.salt) != half:
-            return Dropped("prompt of the other half")
+            return DroppedRow("prompt of the other half")
         rule: str | None = "flagged in the data" if task.flagged else None
         if rule is None and self.guard is not None:
             rule = yield from self.guard.rule_program(Draft(task.messages))
@@ -78,8 +78,8 @@ class RealPrompts(TaskPipeline):
         if half == "preference":
             return draft
         if rule:
-            return Dropped(rule)
-        (answer,) = answered((yield [Ask(None, before=tuple(task.messages))]))
+            return DroppedRow(rule)
+        (answer,) = texts_of((yield [Ask(None, before=tuple(task.messages))]))
         return Draft([*task.messages, said("assistant", answer)], draft.parents, licence=task.licence)
 
 

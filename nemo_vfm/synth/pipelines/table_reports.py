@@ -8,10 +8,10 @@ from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.synth.checks.answer_data import table_in
 from nemo_vfm.synth.checks.final_answer import final_answer, same_answer
 from nemo_vfm.synth.checks.program_model import end_in
-from nemo_vfm.synth.checks.python_code import code_in, parsed
+from nemo_vfm.synth.checks.python_code import code_in, parse
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of, num_topics, topics_of
 from nemo_vfm.synth.programs.prompt_template import Prompt
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, RowProgram, answered, said
+from nemo_vfm.synth.programs.row_program import Ask, Draft, DroppedRow, Program, RowFailed, RowProgram, said, texts_of
 
 _PLACES = frozenset({"table", "report", "question"})
 _NAME = "TABLE"  # of the variable that a program finds the table in
@@ -81,11 +81,11 @@ class TableReports:
         """
         least, most = self.table_rows
         values = {"topic": topic, "least": str(least), "most": str(most)}
-        (written,) = answered((yield [Ask("table", values, sample=number)]))
+        (written,) = texts_of((yield [Ask("table", values, sample=number)]))
         table = table_in(written, least, most)
         if table is None:
-            return Dropped(f"no table of {least} to {most} rows with numbers")
-        (report,) = answered((yield [Ask("report", {"topic": topic, "table": table})]))
+            return DroppedRow(f"no table of {least} to {most} rows with numbers")
+        (report,) = texts_of((yield [Ask("report", {"topic": topic, "table": table})]))
         count = self.questions
         values = {"count": str(count), "table": table, "report": report.strip()}
         (items,) = yield from lists_of([Ask("questions", values)], count)
@@ -94,11 +94,11 @@ class TableReports:
         question = items[place]
         name = random.Random(f"{self.seed} {question}").choice(sorted(self.templates))
         template = self.templates[name]
-        user = said("user", template.filled({"table": table, "report": report.strip(), "question": question}))
+        user = said("user", template.fill({"table": table, "report": report.strip(), "question": question}))
         asks = [Ask(None, before=(user,)), Ask("program", {"table": table, "question": question})]
-        answer, program = answered((yield asks))
+        answer, program = texts_of((yield asks))
         if rule := (yield from self._disagreement(answer, code_in(program), table)):
-            return Dropped(rule)
+            return DroppedRow(rule)
         parents = {"topic": topic, "table": number, "question": question}
         return Draft(
             [user, said("assistant", answer)], {**parents, "template": f"{name}/{template.version}"},
@@ -109,13 +109,13 @@ class TableReports:
         """The rule that answer and program break; empty where they agree."""
         if (value := final_answer(answer)) is None:
             return "the answer does not end with a value"
-        if (tree := parsed(program) if program else None) is None:
+        if (tree := parse(program) if program else None) is None:
             return "no program that compiles"
         uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == _NAME]
         if not uses or not all(isinstance(node.ctx, ast.Load) for node in uses):  # or it puts another in its place
             return "the program does not read the table"
         run = said("user", f"{_NAME} = {table!r}\n\n{program}")
-        end = end_in(*answered((yield [Ask(None, before=(run,), model="python")])))
+        end = end_in(*texts_of((yield [Ask(None, before=(run,), model="python")])))
         if end.ending != "ok" or not end.stdout.strip():
             return f"the program ended with {end.ending}" if end.ending != "ok" else "the program printed nothing"
         return "" if same_answer(value, end.stdout.strip().splitlines()[-1]) else "the program prints another answer"

@@ -11,13 +11,13 @@ from nemo_vfm.synth.programs.row_program import (
     GENERATOR,
     Ask,
     Draft,
-    Dropped,
+    DroppedRow,
     Program,
     RowProgram,
     Task,
-    answered,
     parents_of,
     said,
+    texts_of,
 )
 
 
@@ -65,15 +65,15 @@ class TopicTasks:
         return num_topics(self.topics) * self.subtopics * self.tasks * len(self.levels)
 
     def candidates(self) -> Program[Iterable[RowProgram]]:
-        tasks = yield from self._found()
+        tasks = yield from self._find_tasks()
         return (self.row(task, place) for task, place in tasks.items())
 
     def all_tasks(self) -> Program[Sequence[Task]]:
         """See `TaskSource`: as they were found, without revision or further turns."""
-        tasks = yield from self._found()
+        tasks = yield from self._find_tasks()
         return [Task([said("user", task)], parents_of(task, place)) for task, place in tasks.items()]
 
-    def _found(self) -> Program[dict[str, dict[str, str]]]:
+    def _find_tasks(self) -> Program[dict[str, dict[str, str]]]:
         """Each task once, with its topic, subtopic and level; a topic whose list cannot be read is passed over."""
         topics = yield from topics_of(self.topics)
         asks = [Ask("subtopics", {"count": str(self.subtopics), "topic": topic}) for topic in topics]
@@ -89,22 +89,22 @@ class TopicTasks:
         """A task, perhaps revised, and answers turn by turn."""
         asked, messages = task, list[Json]()
         if self.revise:
-            (asked,) = answered((yield [Ask("revise", {"task": task})]))
+            (asked,) = texts_of((yield [Ask("revise", {"task": task})]))
         for turn in range(self.turns):
             if turn:
-                (asked,) = answered((yield [Ask("follow_up", {"transcript": transcript(messages)})]))
-            (answer,) = answered((yield [Ask("answer", {"task": asked}, before=tuple(messages))]))
+                (asked,) = texts_of((yield [Ask("follow_up", {"transcript": transcript(messages)})]))
+            (answer,) = texts_of((yield [Ask("answer", {"task": asked}, before=tuple(messages))]))
             if answer.strip() == asked.strip():
-                return Dropped("echo")
+                return DroppedRow("echo")
             messages += [said("user", asked), said("assistant", answer)]
         verifier = ""
         if self.check_by:  # another solution must end with the same
             sample = int(self.check_by == GENERATOR)
-            (other,) = answered((yield [Ask("answer", {"task": asked}, sample=sample, model=self.check_by)]))
+            (other,) = texts_of((yield [Ask("answer", {"task": asked}, sample=sample, model=self.check_by)]))
             found, again = final_answer(answer), final_answer(other)
             if found is None or again is None:
-                return Dropped("a solution without a final answer")
+                return DroppedRow("a solution without a final answer")
             if not same_answer(found, again):
-                return Dropped("final answers that do not agree")
+                return DroppedRow("final answers that do not agree")
             verifier = f"final_answer: {found}, and by {self.check_by} {again}"
         return Draft(messages, parents_of(task, place), verifier=verifier)

@@ -8,13 +8,13 @@ from nemo_vfm.synth.given.row_source import GivenRow, RowSource, licence_of
 from nemo_vfm.synth.programs.row_program import (
     Ask,
     Draft,
-    Dropped,
+    DroppedRow,
     Pipeline,
     Program,
     RowFailed,
     RowProgram,
-    answered,
     said,
+    texts_of,
 )
 
 _LABEL = re.compile(r"^\W*(?:short |user )?(?:prompt|request|input)\W*:\s*", re.IGNORECASE)
@@ -76,19 +76,19 @@ class Upsampler(Pipeline):
         caption = given.text(self.column).strip()
         words = len(caption.split())
         if words < self.least_caption_words:
-            return Dropped(f"a caption of fewer than {self.least_caption_words} words")
+            return DroppedRow(f"a caption of fewer than {self.least_caption_words} words")
         if words > self.most_caption_words:
-            return Dropped(f"a caption of more than {self.most_caption_words} words")
+            return DroppedRow(f"a caption of more than {self.most_caption_words} words")
         least, most = self.prompt_words
         values = {"caption": caption, "least": str(least), "most": str(most)}
-        prompt = as_typed(*answered((yield [Ask("short_prompt", values)])))
+        prompt = as_typed(*texts_of((yield [Ask("short_prompt", values)])))
         if not least <= len(prompt.split()) <= most:
-            return Dropped(f"a prompt of fewer than {least} or more than {most} words")
+            return DroppedRow(f"a prompt of fewer than {least} or more than {most} words")
         if len(prompt.split()) > self.most_share * words:
-            return Dropped("a prompt that is hardly shorter than its caption")
+            return DroppedRow("a prompt that is hardly shorter than its caption")
         new = new_words(prompt, caption)
         if len(new) > self.most_new_words or any(_is_fact(word, prompt) for word in new):
-            return Dropped("a prompt that names something not in its caption")
+            return DroppedRow("a prompt that names something not in its caption")
         system = [said("system", self.system)] if self.system else []
         return Draft(
             [*system, said("user", prompt), said("assistant", caption)], {"given": given.where},

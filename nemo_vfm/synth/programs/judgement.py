@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.programs.row_program import Answers, Ask, Program, RowFailed, answered
+from nemo_vfm.synth.programs.row_program import Answers, Ask, Program, RowFailed, texts_of
 
 #: How the reward of Nemotron-4 340B is made of its attributes (see its model card).
 NEMOTRON_WEIGHTS = {"helpfulness": 0.3, "correctness": 0.74, "coherence": 0.46, "complexity": 0.47, "verbosity": -0.33}
@@ -32,7 +32,7 @@ def better(messages: Sequence[Mapping[str, Json]], one: str, other: str) -> Prog
     text = transcript(messages)
     orders = ((one, other), (other, one))
     asks = [Ask("compare", {"transcript": text, "answer_a": a, "answer_b": b}, model="judge") for a, b in orders]
-    first, second = (verdict_of(answer) for answer in answered((yield asks)))
+    first, second = (verdict_of(answer) for answer in texts_of((yield asks)))
     if first == "tie" or second == "tie" or first == second:
         return None
     return 0 if first == "A" else 1
@@ -87,7 +87,7 @@ class Reward:
     def read(self, answers: Answers) -> list[dict[str, float]]:
         """Attributes of each conversation, and their sum as `reward`."""
         found = []
-        for scores in map(scores_of, answered(answers)):
+        for scores in map(scores_of, texts_of(answers)):
             if missing := sorted(self.weights.keys() - scores.keys()):
                 raise RowFailed(f"the reward model gave no {missing[0]}")
             reward = sum(weight * scores[name] for name, weight in self.weights.items())

@@ -7,25 +7,25 @@ from typing import Any
 
 from nemo_vfm.asking.asker import Asker
 from nemo_vfm.asking.batch_asker import BatchAsker
-from nemo_vfm.asking.budget import Cost
+from nemo_vfm.asking.budget import TokenCost
 from nemo_vfm.asking.question import Failure, Question, Reply
 from nemo_vfm.core.errors import NemoVfmError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.programs.prompt_template import Prompt
 from nemo_vfm.synth.programs.row_program import (
     GENERATOR,
-    Answer,
     Answers,
     Ask,
     Draft,
-    Dropped,
+    DroppedRow,
     Filter,
+    ModelAnswer,
     NoAnswer,
     OrderedFilter,
     Program,
     RowFailed,
     RowProgram,
-    filtered,
+    apply_filters,
     is_conversation,
 )
 
@@ -33,7 +33,7 @@ _ASKED_AS_IT_IS = "as it is/1"  # in the place of a prompt and its version
 
 
 @dataclass(slots=True)
-class Ended:
+class EndedProgram:
     """A program at its end."""
 
     number: int  #: of the candidate
@@ -43,7 +43,7 @@ class Ended:
     truncated: int = 0  #: answers that a limit of tokens cut
     thoughts: dict[str, str] = field(default_factory=dict)  #: of a reasoning model, by the answer that followed
 
-    def note_thought(self, answer: Answer) -> None:
+    def note_thought(self, answer: ModelAnswer) -> None:
         """Keep what was thought before an answer."""
         if answer.thought:
             self.thoughts[answer.strip()] = answer.thought
@@ -55,14 +55,14 @@ class Use:
 
     asked: int = 0  #: answers asked for now
     recalled: int = 0  #: answers known before
-    cost: Cost = field(default_factory=Cost)  #: of both
+    cost: TokenCost = field(default_factory=TokenCost)  #: of both
 
 
 @dataclass(slots=True)
 class _Running:
     """A program that waits for answers."""
 
-    ended: Ended
+    ended: EndedProgram
     program: Generator[Sequence[Ask], Answers, Any]
     answers: list[str | NoAnswer | None] = field(default_factory=list)
     noted: list[dict[str, str]] = field(default_factory=list)
@@ -102,7 +102,9 @@ class ProgramRunner:
             raise NemoVfmError(found.result)
         return found.result
 
-    def rows(self, candidates: Iterable[RowProgram], wanted: int, filters: Sequence[Filter] = ()) -> Iterator[Ended]:
+    def rows(
+        self, candidates: Iterable[RowProgram], wanted: int, filters: Sequence[Filter] = ()
+    ) -> Iterator[EndedProgram]:
         """Each candidate's end, in order, until so many rows are accepted.
 
         A candidate begins only while the accepted ones and those that may yet be are fewer than `wanted`. So it is
@@ -110,12 +112,14 @@ class ProgramRunner:
         """
         rules = [one.opened() for one in filters if isinstance(one, OrderedFilter)]
 
-        def decided(draft: Draft) -> Draft | Dropped:
-            return next((Dropped(broken) for rule in rules if (broken := rule(draft))), draft)
+        def decided(draft: Draft) -> Draft | DroppedRow:
+            return next((DroppedRow(broken) for rule in rules if (broken := rule(draft))), draft)
 
-        yield from self._all((filtered(one, filters) for one in candidates), wanted, decided)
+        yield from self._all((apply_filters(one, filters) for one in candidates), wanted, decided)
 
-    def _all(self, programs: Iterator[Program[Any]], wanted: int, decide: Callable[[Any], Any]) -> Iterator[Ended]:
+    def _all(
+        self, programs: Iterator[Program[Any]], wanted: int, decide: Callable[[Any], Any]
+    ) -> Iterator[EndedProgram]:
         source = _Questions(self, programs, wanted, decide)
         for end in self._asker.ask(source):
             source.take(end)
@@ -147,7 +151,7 @@ class ProgramRunner:
 
     def _message(self, ask: Ask) -> Json:
         assert ask.prompt is not None, "a message before a question must not be empty"
-        return {"role": "user", "content": self._prompts[ask.prompt].filled(ask.values)}
+        return {"role": "user", "content": self._prompts[ask.prompt].fill(ask.values)}
 
 
 class _Questions:
@@ -159,8 +163,8 @@ class _Questions:
         self._runner, self._programs, self._wanted, self._decide = runner, enumerate(programs), wanted, decide
         self._ready: deque[Question] = deque()
         self._of: dict[int, tuple[_Running, int]] = {}
-        self._undecided: dict[int, Ended] = {}  # ended, but not yet all before it
-        self._ended: list[Ended] = []
+        self._undecided: dict[int, EndedProgram] = {}  # ended, but not yet all before it
+        self._ended: list[EndedProgram] = []
         self._running = self._hopeful = self._accepted = self._next_index = self._next_number = 0
 
     def __iter__(self) -> Iterator[Question]:
@@ -171,12 +175,12 @@ class _Questions:
             if (begun := next(self._programs, None)) is None:
                 break
             self._running += 1
-            self._advance(_Running(Ended(begun[0], None), begun[1]), None)
+            self._advance(_Running(EndedProgram(begun[0], None), begun[1]), None)
         if not self._ready:
             raise StopIteration
         return self._ready.popleft()
 
-    def ended(self) -> list[Ended]:
+    def ended(self) -> list[EndedProgram]:
         """Programs that have ended since the last call."""
         found, self._ended = self._ended, []
         return found
@@ -188,7 +192,7 @@ class _Questions:
         running.noted[place]["key"] = end.key
         if isinstance(end, Reply):
             truncated = end.said.ending == "truncated"
-            answer = Answer.of(end.said.text, running.noted[place], truncated, end.said.thought)
+            answer = ModelAnswer.of(end.said.text, running.noted[place], truncated, end.said.thought)
             running.answers[place] = answer
             running.ended.note_thought(answer)
             running.ended.truncated += truncated
@@ -236,10 +240,10 @@ class _Questions:
 
 
 def _may_be_kept(result: Any) -> bool:
-    return not isinstance(result, str | Dropped)
+    return not isinstance(result, str | DroppedRow)
 
 
-def row_of(ended: Ended, draft: Draft, facts: Mapping[str, Json]) -> dict[str, Json]:
+def row_of(ended: EndedProgram, draft: Draft, facts: Mapping[str, Json]) -> dict[str, Json]:
     """A line of rows.jsonl, without its id. A given row has its own generator in `more`, and further models."""
     licence = {"licence": draft.licence} if draft.licence else {}
     # Thoughts before the last answer, and before both of a preference. Templates of reasoning models leave those of

@@ -33,7 +33,7 @@ class Prompt:
         """The prompt with what is the same for all data in its places."""
         return Prompt(text=_PLACE.sub(lambda place: values.get(place[1], place[0]), self.text), version=self.version)
 
-    def filled(self, values: Mapping[str, str]) -> str:
+    def fill(self, values: Mapping[str, str]) -> str:
         """The words with data in their places, in one pass: what data say is never a place.
 
         A tag of the prompt's own, such as </answer>, gets a space inside where data hold it: data end nowhere but at

@@ -28,7 +28,7 @@ class NoAnswer:
     reason: str  #: a sentence
 
 
-class Answer(str):
+class ModelAnswer(str):
     """An answer, as programs get it; it knows where it is from.
 
     Attributes:
@@ -42,7 +42,7 @@ class Answer(str):
     thought: str
 
     @classmethod
-    def of(cls, text: str, asked: Mapping[str, str], truncated: bool, thought: str) -> "Answer":
+    def of(cls, text: str, asked: Mapping[str, str], truncated: bool, thought: str) -> "ModelAnswer":
         """The text, with that."""
         answer = cls(text)
         answer.asked, answer.truncated, answer.thought = asked, truncated, thought
@@ -68,18 +68,18 @@ class Draft:
     licence: str = ""  #: of the data that it was made from; empty takes that of the run
     #: further columns, such as `tools`, or `chosen` and `rejected`
     more: Mapping[str, Json] = field(default_factory=dict)
-    earlier: Sequence[Answer] = ()  #: answers to programs before its own that it is made of
+    earlier: Sequence[ModelAnswer] = ()  #: answers to programs before its own that it is made of
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DroppedRow:
     """A row that is not."""
 
     rule: str  #: which it broke
 
 
 #: Makes one row; RowFailed where it cannot be made.
-RowProgram = Program[Draft | Dropped]
+RowProgram = Program[Draft | DroppedRow]
 
 
 class AsksModels(Protocol):
@@ -106,7 +106,7 @@ class Pipeline(AsksModels, Protocol):
         ...
 
 
-def ended_row(end: Draft | Dropped | str) -> RowProgram:
+def ended_row(end: Draft | DroppedRow | str) -> RowProgram:
     """A row of which all is known, and nothing is asked; a text says why there is none."""
     yield from ()
     if isinstance(end, str):
@@ -114,7 +114,7 @@ def ended_row(end: Draft | Dropped | str) -> RowProgram:
     return end
 
 
-def answered(answers: Answers) -> list[str]:
+def texts_of(answers: Answers) -> list[str]:
     """All answers."""
     for one in answers:
         if isinstance(one, NoAnswer):
@@ -219,17 +219,17 @@ class OrderedFilter(Protocol):
 Filter = RowFilter | AskingFilter | OrderedFilter
 
 
-def filtered(candidate: RowProgram, filters: Sequence[Filter]) -> RowProgram:
+def apply_filters(candidate: RowProgram, filters: Sequence[Filter]) -> RowProgram:
     """The candidate's row, dropped where it breaks a rule that needs no other row."""
     result = yield from candidate
     for one in filters:
         rule = None
-        if isinstance(result, Dropped):
+        if isinstance(result, DroppedRow):
             break
         if isinstance(one, RowFilter):
             rule = one.broken_rule(result)
         elif isinstance(one, AskingFilter):
             rule = yield from one.rule_program(result)
         if rule:
-            result = Dropped(rule)
+            result = DroppedRow(rule)
     return result

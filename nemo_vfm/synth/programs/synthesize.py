@@ -29,7 +29,7 @@ from nemo_vfm.synth.programs.row_program import (
     AskingFilter,
     AsksModels,
     Draft,
-    Dropped,
+    DroppedRow,
     OrderedFilter,
     Pipeline,
     RowFilter,
@@ -94,9 +94,9 @@ class Synthesize:
         if self.batch and (self.models or not isinstance(generator, Chat)):
             raise ValueError(f"batch writes the questions of one Chat, but got {type(generator).__name__} and "
                              f"{len(self.models)} models")  # fmt: skip
-        self.prompts = self._told(prompts, {"language": ("in", language), "audience": ("for", audience)})
+        self.prompts = self._with_wishes(prompts, {"language": ("in", language), "audience": ("for", audience)})
         self._asker()  # refuses a budget that cannot be kept
-        for one in self._asking():
+        for one in self._model_users():
             name = type(one).__name__
             for role in one.roles():
                 if role not in self.models:
@@ -116,7 +116,7 @@ class Synthesize:
         return Needs(names_read={"prompts": self._prompts_read()})
 
     def _prompts_read(self) -> set[str]:
-        return {name for one in self._asking() for name in one.prompts()}
+        return {name for one in self._model_users() for name in one.prompts()}
 
     def run(self, run: Run) -> Outcome:
         """Ask what is not answered yet, and write all rows.
@@ -142,7 +142,7 @@ class Synthesize:
                         "models": {role: self.models[role].identity() for role in sorted(asked)},
                     }  # fmt: skip
                     rows.kept[ended.number] = row_of(ended, ended.result, facts)
-                elif isinstance(ended.result, Dropped):
+                elif isinstance(ended.result, DroppedRow):
                     rows.dropped[ended.result.rule[:_MOST_REASONS]] += 1
                 else:
                     rows.failed[ended.result[:_MOST_REASONS]] += 1
@@ -157,7 +157,7 @@ class Synthesize:
             self._write(run, lines, rows, runner)
         return self._outcome(run, rows, runner)
 
-    def _told(self, prompts: Mapping[str, Prompt], wishes: Mapping[str, tuple[str, str]]) -> dict[str, Prompt]:
+    def _with_wishes(self, prompts: Mapping[str, Prompt], wishes: Mapping[str, tuple[str, str]]) -> dict[str, Prompt]:
         """The prompts with a sentence for each wish in its place."""
         asked = {place for name in self._prompts_read() & prompts.keys() for place in prompts[name].names()}
         for place, (_, wish) in wishes.items():
@@ -168,7 +168,7 @@ class Synthesize:
         said = {place: f" Write {how} {wish}." if wish else "" for place, (how, wish) in wishes.items()}
         return {name: prompt.told(said) for name, prompt in prompts.items()}
 
-    def _asking(self) -> list[AsksModels]:
+    def _model_users(self) -> list[AsksModels]:
         return [self.pipeline, *(one for one in self.filters if isinstance(one, AskingFilter))]
 
     def _asker(self, journal: Journal | None = None) -> Asker:

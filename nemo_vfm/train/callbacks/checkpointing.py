@@ -76,13 +76,13 @@ class SaveCheckpoints:
 
     def on_step(self, fit: "TrainState") -> None:
         """Save where due; where nothing comes after it, wait until it is there."""
-        from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+        from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group
         from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
         from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo
 
         # One for a run: it keeps its memory from save to save.
         if self._saver is None or self._saver.folder != fit.checkpoints:
-            self._saver = Saver(fit.checkpoints, joined(), asynchronous=self.asynchronous)
+            self._saver = Saver(fit.checkpoints, gather_group(), asynchronous=self.asynchronous)
         saver = self._saver
         saver.check()
         permanent = self.keep_every_steps is not None and fit.step % self.keep_every_steps == 0

@@ -62,7 +62,7 @@ class Fp8Monitor:
     def on_step(self, fit: TrainState) -> None:
         """Say what was seen, where this step was looked at; begin to look where the next one will be."""
         if fit.step % self.every_steps == 0 and fit.metrics.get("skipped") is None:
-            layers, ages = _gathered(fit)
+            layers, ages = _gather_stats(fit)
             fit.metrics |= _largest(layers)
             problems = [one for one in self._problems(layers) if one not in self._named]
             self._say(fit, problems, layers)
@@ -132,7 +132,7 @@ def _short(one: OperandSummary) -> dict[str, float]:
     return {name: float(f"{value:.4g}") for name, value in asdict(one).items()}
 
 
-def _gathered(fit: TrainState) -> tuple[dict[str, dict[str, OperandSummary]], dict[str, list[int]]]:
+def _gather_stats(fit: TrainState) -> tuple[dict[str, dict[str, OperandSummary]], dict[str, list[int]]]:
     """What all ranks saw of each layer, and how old its delayed scales are."""
     own = {
         name: {role: asdict(one) for role, one in linear.stats.summaries().items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 from nemo_vfm.core import ranks
 from nemo_vfm.core.secret import conceal_names
 from nemo_vfm.core.storage.files import write_text
-from nemo_vfm.train.loggers.guard import Guarded
+from nemo_vfm.train.loggers.guard import GuardedLogger
 from nemo_vfm.train.state.train_state import TrainState
 
 
@@ -19,7 +19,7 @@ class WriteMetrics:
         loggers: Lightning loggers that are given the same numbers, and the step's preview where there is one.
     """
 
-    def __init__(self, loggers: Sequence[Guarded]) -> None:
+    def __init__(self, loggers: Sequence[GuardedLogger]) -> None:
         self.loggers = loggers
 
     def on_start(self, fit: TrainState) -> None:

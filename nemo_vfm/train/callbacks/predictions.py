@@ -8,7 +8,7 @@ from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.core.types.task import ScoresSamples
 from nemo_vfm.parallel.ranks.process_group import everyone_says
 from nemo_vfm.train.state.train_state import TrainState
-from nemo_vfm.train.state.validation_batches import evaluated, speaks_for_slice
+from nemo_vfm.train.state.validation_batches import evaluate_batches, speaks_for_slice
 
 _PART = ".predictions-{}.parquet"
 
@@ -43,7 +43,7 @@ class WritePredictions:
             path.unlink(missing_ok=True)
         writer = None
         try:
-            for _, _, prepared in evaluated(fit):
+            for _, _, prepared in evaluate_batches(fit):
                 if speaks:
                     columns, counted_B = fit.task.columns(prepared), prepared.weight_B > 0
                     table = pa.table({name: column[counted_B].cpu().numpy() for name, column in columns.items()})

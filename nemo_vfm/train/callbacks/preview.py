@@ -86,7 +86,7 @@ class Preview:
         with fit.ema.applied(fit.model) if fit.ema else nullcontext():
             video_BTHWC = self.pipeline.generate(
                 fit.model, prompts, num_frames=self.num_frames, height=self.height_px, width=self.width_px,
-                fps=self.fps, seed=fit.run.seed, given=self._given(len(prompts)) or None,
+                fps=self.fps, seed=fit.run.seed, given=self._first_frames(len(prompts)) or None,
             )  # fmt: skip
         fit.model.train()
         if not ranks.is_first():  # each rank had to draw: it may hold a part of every layer
@@ -94,7 +94,7 @@ class Preview:
         write_grid(fit.run.folder / "samples" / f"step-{fit.step:08d}", video_BTHWC.numpy(), self.fps)
         write_json(fit.run.folder / "samples" / "prompts.json", prompts)
 
-    def _given(self, num_prompts: int) -> list[Tensor]:
+    def _first_frames(self, num_prompts: int) -> list[Tensor]:
         """The first frames of each sample; empty where nothing is given."""
         size = {"width": self.width_px, "height": self.height_px}
         read = {path: torch.from_numpy(given_frames(path, self.given_frames, **size)) for path in set(self.given)}

@@ -84,17 +84,17 @@ class BestSoFar:
         return "" if self.keep is None else f"{self.keep.mode} {self.keep.metric}"
 
 
-def existing(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """Lightning's checkpoints of a run folder, those of lower steps first."""
-    found = checkpoint_names.existing(folder / "checkpoints")
+    found = checkpoint_names.list_checkpoints(folder / "checkpoints")
     return [path for path in found if path.suffix == checkpoint_names.LIGHTNING]
 
 
-def found(folder: Path, which: str) -> Path:
+def find_checkpoint(folder: Path, which: str) -> Path:
     """The checkpoint of a run folder that `best` or `last`, or `FINAL` after it, means. UserError if there is none."""
     best = folder / "checkpoints" / BEST
     final = best.with_name(FINAL)
-    path = best if which == "best" else final if final.exists() else ([Path(), *existing(folder)])[-1]
+    path = best if which == "best" else final if final.exists() else ([Path(), *list_checkpoints(folder)])[-1]
     if which == "best" and not best.exists():
         raise UserError(f"{folder} has no best checkpoint: its training has no keep_best, or has not logged the metric "
                         f"yet; use ckpt: last, or a path")  # fmt: skip

@@ -15,8 +15,8 @@ from nemo_vfm.core.secret import conceal_names
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.train.lightning.best import found
-from nemo_vfm.train.lightning.fit import _made, options, strategy_of
+from nemo_vfm.train.lightning.best import find_checkpoint
+from nemo_vfm.train.lightning.fit import _require_kind, options, strategy_of
 from nemo_vfm.train.lightning.fit_settings import Evaluation, StartWeights, TrainerOptions
 from nemo_vfm.train.lightning.metrics import RunMetrics, numbers
 from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
@@ -35,14 +35,14 @@ def evaluate(job: Evaluation, run: Run) -> Outcome:
     quiet()
     rank = ranks.rank()
     seed_all(derive(run.seed, "initial weights"))
-    module = _made("module", job.module(), LightningModule)
-    data = None if job.data is None else _made("data", job.data(), LightningDataModule)
-    path = found(job.trained, job.ckpt) if job.trained is not None and isinstance(job.ckpt, str) else None
+    module = _require_kind("module", job.module(), LightningModule)
+    data = None if job.data is None else _require_kind("data", job.data(), LightningDataModule)
+    path = find_checkpoint(job.trained, job.ckpt) if job.trained is not None and isinstance(job.ckpt, str) else None
     if isinstance(job.ckpt, Path):
         begin_with(StartWeights(path=job.ckpt), module, "ckpt")
     seed_all(derive(run.seed, job.kind, rank))
     files = PredictionFiles(run.folder, rank, job.placement.num_ranks())
-    callbacks = [_made(f"callbacks.{name}", make(), Callback) for name, make in job.callbacks.items()]
+    callbacks = [_require_kind(f"callbacks.{name}", make(), Callback) for name, make in job.callbacks.items()]
     has_bar = any(isinstance(one, ProgressBar) for one in callbacks)
     accelerator, devices = job.placement.for_trainer()
     folder = run.folder if job.trained is None else job.trained

@@ -46,14 +46,14 @@ class LightningBar(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the bar up."""
-        self._shown = steps.done(trainer)
+        self._shown = steps.completed_steps(trainer)
         total = steps.total(trainer, self._shown)
         self._bar = self._stack.enter_context(log.bar("training", total, completed=self._shown, unit="steps"))
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
         """Move it on."""
         loss = outputs.get("loss") if isinstance(outputs, dict) else None
-        reached = steps.reached(trainer)
+        reached = steps.steps_at_batch_end(trainer)
         self._bar.advance(reached - self._shown, "" if loss is None else f"loss {float(loss):.4f}")
         self._shown = reached
 
@@ -97,20 +97,20 @@ def train(job: Fit, run: Run) -> Outcome:
     run.folder.mkdir(parents=True, exist_ok=True)
     quiet()
     seed_all(derive(run.seed, "initial weights") if job.initial_seed is None else job.initial_seed)
-    module = _made("module", job.module(), LightningModule)
+    module = _require_kind("module", job.module(), LightningModule)
     if job.optimizer is not None:
         _replace_optimizer(module, job.optimizer, job.lr_scheduler)
-    data = None if job.data is None else _made("data", job.data(), LightningDataModule)
-    callbacks = {name: _made(f"callbacks.{name}", make(), Callback) for name, make in job.callbacks.items()}
+    data = None if job.data is None else _require_kind("data", job.data(), LightningDataModule)
+    callbacks = {name: _require_kind(f"callbacks.{name}", make(), Callback) for name, make in job.callbacks.items()}
     found = newest(run.folder)
     trainer = _trainer(job, run, list(callbacks.values()), resumes=found is not None)
     if found is not None:
         log.info(f"resuming from {found}")
     elif job.start_from is not None:
         begin_with(job.start_from, module)
-    with preemption.heeded(PROMISE):
+    with preemption.handle_signals(PROMISE):
         trainer.fit(module, datamodule=data, ckpt_path=None if found is None else str(found))
-    done = steps.done(trainer)
+    done = steps.completed_steps(trainer)
     written = list(last_records(run.folder / FILE))
     # Of the last step that has one; none where it is not finite.
     last = next((one for one in written if "loss" in one or "loss" in (one.get(NOT_FINITE) or ())), {})
@@ -140,7 +140,7 @@ def _replace_optimizer(
     module.configure_optimizers = MethodType(configure_optimizers, module)  # type: ignore[method-assign]
 
 
-def _made(name: str, made: object, kind: type[T]) -> T:
+def _require_kind(name: str, made: object, kind: type[T]) -> T:
     if not isinstance(made, kind):
         raise UserError(f"{name}: {type(made).__name__} is no {kind.__module__}.{kind.__qualname__} (classes of the "
                         f"package pytorch_lightning are different: import from lightning.pytorch)")  # fmt: skip
@@ -184,4 +184,4 @@ def options(trainer: TrainerOptions, *, has_bar: bool) -> dict[str, Any]:
 
 def strategy_of(strategy: str | Factory[[], LightningStrategy]) -> str | Strategy:
     """What the Trainer takes."""
-    return strategy if isinstance(strategy, str) else _made("strategy", strategy(), Strategy)  # type: ignore[type-abstract]
+    return strategy if isinstance(strategy, str) else _require_kind("strategy", strategy(), Strategy)  # type: ignore[type-abstract]

@@ -34,7 +34,7 @@ def _single(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in plain.items() if getattr(value, "numel", lambda: 1)() == 1}
 
 
-class _Lines:
+class _MetricsFile:
     """The file, of which rank 0 writes lines; the report takes the lines of one step together."""
 
     def __init__(self, folder: WritePath) -> None:
@@ -59,7 +59,7 @@ class RunMetrics(Logger):
 
     def __init__(self, folder: WritePath) -> None:
         super().__init__()
-        self._lines, self._folder = _Lines(folder), folder
+        self._lines, self._folder = _MetricsFile(folder), folder
         self._experiment = (
             RunExperiment(folder, lambda metrics: self.log_metrics(metrics))
             if ranks.is_first()
@@ -139,7 +139,7 @@ class RecordLoss(Callback):
     """
 
     def __init__(self, folder: WritePath) -> None:
-        self._lines = _Lines(folder)
+        self._lines = _MetricsFile(folder)
         self._losses: list[float] = []
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -150,14 +150,14 @@ class RecordLoss(Callback):
         """Forget the lines of steps that will be taken again."""
         preemption.listen_again()
         if ranks.is_first():
-            truncate(self._lines.path, steps.done(trainer))
-        for one in _of_run(trainer) if steps.done(trainer) == 0 else ():
+            truncate(self._lines.path, steps.completed_steps(trainer))
+        for one in _of_run(trainer) if steps.completed_steps(trainer) == 0 else ():
             one.begin()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """What is logged from here on comes behind the checkpoint."""
         for one in _of_run(trainer):
-            one.begin_step(steps.done(trainer) + 1)
+            one.begin_step(steps.completed_steps(trainer) + 1)
 
     on_train_batch_start = on_train_epoch_start  # type: ignore[assignment]
 
@@ -169,7 +169,7 @@ class RecordLoss(Callback):
         self._losses += [] if loss is None else [float(loss) * trainer.accumulate_grad_batches]
         if trainer.fit_loop._should_accumulate():
             return
-        step = steps.reached(trainer)
+        step = steps.steps_at_batch_end(trainer)
         if self._losses:
             self._lines.add(step, {"loss": sum(self._losses) / len(self._losses)})
         self._losses.clear()

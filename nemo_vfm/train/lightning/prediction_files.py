@@ -40,7 +40,7 @@ class PredictionFiles(Callback):
     def __init__(self, folder: WritePath, rank: int, num_ranks: int) -> None:
         self.folder, self.rank, self.num_ranks = folder, rank, num_ranks
         self.rows = 0
-        self._parts: dict[int, _Part] = {}
+        self._parts: dict[int, _RankRows] = {}
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remove what a killed run has left."""
@@ -69,7 +69,7 @@ class PredictionFiles(Callback):
                                 f"of batch {batch_idx}; several ranks keep the order only of one row a sample: set "
                                 f"devices=1")  # fmt: skip
         if dataloader_idx not in self._parts:
-            self._parts[dataloader_idx] = _Part(self._path(dataloader_idx, self.rank), table.schema)
+            self._parts[dataloader_idx] = _RankRows(self._path(dataloader_idx, self.rank), table.schema)
         self._parts[dataloader_idx].add(table, f"batch {batch_idx}")
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -83,7 +83,7 @@ class PredictionFiles(Callback):
                 name = "predictions.parquet" if loaders == 1 else f"predictions-{loader}.parquet"
                 parts = [self._path(loader, rank) for rank in range(self.num_ranks)]
                 if there := [part for part in parts if part.exists()]:
-                    whole = there[0] if len(there) == 1 else _merged(there, self._path(loader, self.num_ranks))
+                    whole = there[0] if len(there) == 1 else _merge(there, self._path(loader, self.num_ranks))
                     self.rows += pq.read_metadata(whole).num_rows
                     whole.rename(self.folder / name)
             shutil.rmtree(self.folder / _UNFINISHED)
@@ -102,7 +102,7 @@ class PredictionFiles(Callback):
             greatest(0.0)
 
 
-class _Part:
+class _RankRows:
     """A rank's rows of a loader, written in groups."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
@@ -116,8 +116,8 @@ class _Part:
         except pa.ArrowException:
             fitted = None
         if fitted is None:
-            raise UserError(f"{where} was predicted with the columns {_shown(table.schema)}, but the first with "
-                            f"{_shown(self._schema)}; predict_step must return the same for each batch")  # fmt: skip
+            raise UserError(f"{where} was predicted with the columns {_schema(table.schema)}, but the first with "
+                            f"{_schema(self._schema)}; predict_step must return the same for each batch")  # fmt: skip
         self._held.append(fitted)
         if sum(one.nbytes for one in self._held) >= _GROUP_BYTES:
             self._write()
@@ -133,7 +133,7 @@ class _Part:
             self._held = []
 
 
-def _merged(parts: Sequence[Path], path: Path) -> Path:
+def _merge(parts: Sequence[Path], path: Path) -> Path:
     """One file of them all: the first rows of all ranks, then their second ones, a few thousand at a time."""
     schema = pa.unify_schemas([pq.read_schema(part) for part in parts], promote_options="permissive")
     with pq.ParquetWriter(path, schema) as writer:
@@ -222,5 +222,5 @@ def _array(values: Any) -> pa.Array:
     return column
 
 
-def _shown(schema: pa.Schema) -> str:
+def _schema(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} ({field.type})" for field in schema)

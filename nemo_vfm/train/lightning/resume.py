@@ -30,14 +30,14 @@ from nemo_vfm.core.storage.files import sync
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.parallel.ranks.process_group import first_says, greatest
 from nemo_vfm.train.lightning import steps
-from nemo_vfm.train.lightning.best import FINAL, BestSoFar, KeepBest, existing
+from nemo_vfm.train.lightning.best import FINAL, BestSoFar, KeepBest, list_checkpoints
 from nemo_vfm.train.lightning.data_place import DataPlace, around
 from nemo_vfm.train.lightning.running_state import (
     Seen,
+    keep_unchanged,
     of_all_ranks,
     running_state,
     set_running_state,
-    unchanged,
     unsaved_buffers,
 )
 
@@ -57,7 +57,7 @@ def seed_all(seed: int) -> None:
 
 def newest(folder: Path) -> Path | None:
     """The checkpoint to resume from, the same on every rank."""
-    name = first_says(str(([Path(), *existing(folder)])[-1].name))
+    name = first_says(str(([Path(), *list_checkpoints(folder)])[-1].name))
     return folder / "checkpoints" / name if name else None
 
 
@@ -166,7 +166,7 @@ class ExactResume(Callback):
         loop.on_advance_start = start  # type: ignore[method-assign]
         epoch = loop.epoch_progress.current
         epoch.ready = epoch.started = epoch.completed + 1  # type: ignore[attr-defined]
-        with unchanged(trainer, module):
+        with keep_unchanged(trainer, module):
             call._call_callback_hooks(trainer, "on_train_epoch_start")
             call._call_lightning_module_hook(trainer, "on_train_epoch_start")
         if self._loaded is not None:
@@ -259,7 +259,7 @@ class SaveAndStop(Checkpoint):
     @property
     def last_model_path(self) -> str:
         """The newest; empty before the first."""
-        return str(["", *existing(self.folder)][-1])
+        return str(["", *list_checkpoints(self.folder)][-1])
 
     @property
     def best_model_path(self) -> str:
@@ -273,7 +273,7 @@ class SaveAndStop(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Nothing new to save yet. Behind the last hook of a step Lightning still logs and moves schedulers."""
-        self._saved, self._counted = steps.done(trainer), trainer.global_step
+        self._saved, self._counted = steps.completed_steps(trainer), trainer.global_step
         self.best.link()  # a kill may have come between the checkpoint and the link
         for one in trainer.optimizers:
             if isinstance(one, Optimizer):  # some strategies wrap it, and `global_step` counts theirs
@@ -301,8 +301,8 @@ class SaveAndStop(Checkpoint):
         self._validated, self._stepped, self._counted = False, False, trainer.global_step
         if loop._should_accumulate() or loop.done:
             return
-        is_best = validated and self.best.improves(trainer.callback_metrics, steps.done(trainer))
-        is_due = self._urgency or steps.done(trainer) // self.every_steps > self._saved // self.every_steps
+        is_best = validated and self.best.improves(trainer.callback_metrics, steps.completed_steps(trainer))
+        is_due = self._urgency or steps.completed_steps(trainer) // self.every_steps > self._saved // self.every_steps
         if is_best or (is_due and not has_gradients):
             self._save(trainer)
             self._stop_if_asked()
@@ -318,7 +318,10 @@ class SaveAndStop(Checkpoint):
     def _after_epoch(self, trainer: Trainer) -> None:
         if _is_search(trainer, self):
             return
-        if self.best.improves(trainer.callback_metrics, steps.done(trainer)) or steps.done(trainer) > self._saved:
+        if (
+            self.best.improves(trainer.callback_metrics, steps.completed_steps(trainer))
+            or steps.completed_steps(trainer) > self._saved
+        ):
             self._save(trainer)
         if not trainer.fit_loop.done:
             self._stop_if_asked()
@@ -352,10 +355,14 @@ class SaveAndStop(Checkpoint):
     def _stop_if_asked(self) -> None:
         if self._urgency:
             where = self.folder / "checkpoints"
-            raise preemption.stopped(self._urgency, f"at step {self._saved}; its checkpoint is in {where}")
+            raise preemption.preempted_error(self._urgency, f"at step {self._saved}; its checkpoint is in {where}")
 
     def _save(self, trainer: Trainer) -> None:
-        path = self.folder / "checkpoints" / f"{checkpoint_names.name(steps.done(trainer))}{checkpoint_names.LIGHTNING}"
+        path = (
+            self.folder
+            / "checkpoints"
+            / f"{checkpoint_names.name(steps.completed_steps(trainer))}{checkpoint_names.LIGHTNING}"
+        )
         self._kept = of_all_ranks(self.exact.state(trainer))
         try:
             self._write(trainer, path)
@@ -363,11 +370,11 @@ class SaveAndStop(Checkpoint):
             self._kept = None
         if ranks.is_first():
             self.best.link()
-            for old in existing(self.folder)[: -self.keep_last]:
+            for old in list_checkpoints(self.folder)[: -self.keep_last]:
                 if old != self.best.path:
                     _remove(old)
         greatest(0.0)
-        self._saved = steps.done(trainer)
+        self._saved = steps.completed_steps(trainer)
 
     def _write(self, trainer: Trainer, path: Path) -> None:
         unfinished = path.with_name(f".{path.stem}.tmp.ckpt")

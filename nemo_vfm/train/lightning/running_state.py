@@ -66,19 +66,19 @@ def set_running_state(trainer: Trainer, module: LightningModule, kept: Mapping[s
     if missing := kept["metrics"].keys() - metrics.keys():
         log.warn(f"the checkpoint has the state of {' and '.join(sorted(missing))}, which the module no longer has")
     for name, state in kept["metrics"].items():
-        for attribute, value in _moved(state, module.device).items() if name in metrics else ():
+        for attribute, value in _copy_to(state, module.device).items() if name in metrics else ():
             setattr(metrics[name], attribute, value)
     results.clear()
-    results.update({key: _restored(one, trainer, module) for key, one in kept["results"].items()})
+    results.update({key: _restore(one, trainer, module) for key, one in kept["results"].items()})
     for name in _LOGGED:
-        setattr(connector, name, _moved(kept["logged"][name], module.device))
+        setattr(connector, name, _copy_to(kept["logged"][name], module.device))
     connector._current_fx, connector._first_loop_iter = kept["hook"], kept["is_first_batch"]
     trainer.should_stop = kept["should_stop"]
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(kept["learns"].get(name, parameter.requires_grad))
     for name, one in module.named_modules():
         vars(one).update(kept["flags"].get(name, {}))
-    for name, buffer in _moved(kept["buffers"], module.device).items():
+    for name, buffer in _copy_to(kept["buffers"], module.device).items():
         owner, _, last = name.rpartition(".")
         module.get_submodule(owner)._buffers[last] = buffer
 
@@ -93,7 +93,7 @@ def unsaved_buffers(module: LightningModule) -> Seen:
 
 
 @contextmanager
-def unchanged(trainer: Trainer, module: LightningModule) -> Iterator[None]:
+def keep_unchanged(trainer: Trainer, module: LightningModule) -> Iterator[None]:
     """What a checkpoint holds stays as it is, and loggers get nothing, while hooks set a process up a second time.
 
     It copies the weights, before there are gradients, which take as much.
@@ -146,24 +146,24 @@ def _result(one: _ResultMetric) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _restored(kept: Mapping[str, Any], trainer: Trainer, module: LightningModule) -> _ResultMetric:
+def _restore(kept: Mapping[str, Any], trainer: Trainer, module: LightningModule) -> _ResultMetric:
     meta = _Metadata(**kept["meta"], reduce_fx=getattr(builtins if kept["is_builtin"] else torch, kept["reduce"]))
     meta.sync = _Sync(trainer.strategy.reduce, kept["is_synced"], kept["of_first_rank"])
     one = _ResultMetric(meta, kept["is_tensor"])
-    for name, value in _moved(kept["state"], module.device).items():
+    for name, value in _copy_to(kept["state"], module.device).items():
         setattr(one, name, value)
     if not one.is_tensor:
         one.value = module.get_submodule(meta.metric_attribute or "")
     return one
 
 
-def _moved(value: Any, device: torch.device) -> Any:
+def _copy_to(value: Any, device: torch.device) -> Any:
     """Copies on a device: two metrics must not share what one of them changes in place."""
     if isinstance(value, Tensor):
         return value.to(device, copy=True)
     if isinstance(value, dict):
-        return {name: _moved(one, device) for name, one in value.items()}
-    return type(value)(_moved(one, device) for one in value) if isinstance(value, list | tuple) else value
+        return {name: _copy_to(one, device) for name, one in value.items()}
+    return type(value)(_copy_to(one, device) for one in value) if isinstance(value, list | tuple) else value
 
 
 def _is_plain(value: Any) -> bool:

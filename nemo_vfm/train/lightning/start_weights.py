@@ -12,7 +12,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.models.convert.foreign import format_of, read_foreign
 from nemo_vfm.models.convert.weight_files import open_safetensors
 from nemo_vfm.parallel.apply.local_shard import mismatch, some
-from nemo_vfm.train.lightning.best import BEST, found
+from nemo_vfm.train.lightning.best import BEST, find_checkpoint
 from nemo_vfm.train.lightning.fit_settings import StartWeights
 
 
@@ -20,7 +20,7 @@ def begin_with(start: StartWeights, module: LightningModule, slot: str = "start_
     """Put the weights in; `slot` is the recipe's word for them. UserError says which are missing or do not fit."""
     path = start.path
     if path.is_dir():  # of a run: the best checkpoint, where there is one, else the last
-        path = found(path, "best" if (path / "checkpoints" / BEST).exists() else "last")
+        path = find_checkpoint(path, "best" if (path / "checkpoints" / BEST).exists() else "last")
     module.configure_model()  # the layers that a module makes in this hook have weights, too; it may be called twice
     own = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}  # no extra state
     given = _read(path, start.key, slot)

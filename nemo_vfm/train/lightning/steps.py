@@ -8,14 +8,14 @@ import math
 from lightning.pytorch import Trainer
 
 
-def done(trainer: Trainer) -> int:
+def completed_steps(trainer: Trainer) -> int:
     """So many are behind the run."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
-def reached(trainer: Trainer) -> int:
+def steps_at_batch_end(trainer: Trainer) -> int:
     """The same at a batch's end, before Lightning counts it."""
-    return done(trainer) + (not trainer.fit_loop._should_accumulate())
+    return completed_steps(trainer) + (not trainer.fit_loop._should_accumulate())
 
 
 def total(trainer: Trainer, reached: int) -> int | None:

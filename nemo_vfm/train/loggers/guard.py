@@ -23,7 +23,7 @@ REST_S = 60.0
 _PREVIEW = "preview"  # what pictures are called in a tracker
 
 
-class Guarded(Logger):
+class GuardedLogger(Logger):
     """Passes on what it is given, without secrets, and keeps errors to itself.
 
     Args:
@@ -106,16 +106,16 @@ def _log_picture(logger: Logger, file: Path, step: int) -> None:
 
 def open_all(
     sources: Mapping[str, LoggerSource | LightningLogger], folder: Path, settings: Mapping[str, Json], *, goes_on: bool
-) -> list[Guarded]:
+) -> list[GuardedLogger]:
     """Open every logger and tell it the run's settings.
 
     One that cannot be opened is a UserError at the start, when nothing is lost and somebody may still be looking; a run
     that goes on leaves it out.
     """
-    opened: list[Guarded] = []
+    opened: list[GuardedLogger] = []
     for name, source in sources.items():
         try:
-            logger = Guarded(name, logger_of(name, source, folder))
+            logger = GuardedLogger(name, logger_of(name, source, folder))
         except UserError:
             raise
         except Exception as error:

@@ -7,7 +7,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.loggers.logger import DummyLogger
 
-from nemo_vfm.train.loggers.guard import Guarded
+from nemo_vfm.train.loggers.guard import GuardedLogger
 
 
 class RunLogger(Logger):
@@ -17,7 +17,7 @@ class RunLogger(Logger):
         loggers: those of the recipe.
     """
 
-    def __init__(self, loggers: Sequence[Guarded]) -> None:
+    def __init__(self, loggers: Sequence[GuardedLogger]) -> None:
         super().__init__()
         self.loggers = loggers
         self._kept: dict[str, float] = {}

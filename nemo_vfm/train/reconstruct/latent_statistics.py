@@ -15,7 +15,7 @@ from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.models.autoencoder import CausalAutoencoder, split
-from nemo_vfm.train.reconstruct.reconstruction_quality import reconstructed
+from nemo_vfm.train.reconstruct.reconstruction_quality import reconstruct
 from nemo_vfm.train.state.train_state import TrainState
 
 _BATCHES = 8
@@ -40,9 +40,9 @@ class MeasureLatents:
         """Measure where due."""
         if not fit.due(self.every_steps):
             return
-        own = _measured(fit, average=False)
+        own = _measure(fit, average=False)
         if fit.ema is not None:
-            fit.ema.replace(_measured(fit, average=True))
+            fit.ema.replace(_measure(fit, average=True))
         fit.model.load_state_dict(own, strict=False)
 
 
@@ -60,10 +60,10 @@ def _clips(fit: TrainState) -> Iterator[Batch]:
         yield from islice(iter(fit.data.train_dataloader()), _BATCHES)
 
 
-def _measured(fit: TrainState, *, average: bool) -> dict[str, Tensor]:
+def _measure(fit: TrainState, *, average: bool) -> dict[str, Tensor]:
     """Mean and deviation over all positions of all held-out samples that count, in fp64."""
     count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    for prepared, output in reconstructed(fit, _clips(fit), average=average):
+    for prepared, output in reconstruct(fit, _clips(fit), average=average):
         model, video = fit.model, prepared.targets["video"]
         assert isinstance(model, CausalAutoencoder)
         mean_BM = split(output, video)[1][prepared.weight_B > 0]

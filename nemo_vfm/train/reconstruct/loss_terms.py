@@ -28,7 +28,7 @@ class Pixels:
     """
 
     def __init__(self, *, weight: float = 1.0, power: Literal[1, 2] = 1) -> None:
-        self.weight, self.power = _checked(weight), power
+        self.weight, self.power = _require_weight(weight), power
 
     def losses(self, made_BCTHW: Tensor, video_BCTHW: Tensor) -> Tensor:
         """(B,)."""
@@ -45,7 +45,7 @@ class Edges:
     """
 
     def __init__(self, *, weight: float = 1.0) -> None:
-        self.weight = _checked(weight)
+        self.weight = _require_weight(weight)
 
     def losses(self, made_BCTHW: Tensor, video_BCTHW: Tensor) -> Tensor:
         """(B,)."""
@@ -61,7 +61,7 @@ class Motion:
     """
 
     def __init__(self, *, weight: float = 1.0) -> None:
-        self.weight = _checked(weight)
+        self.weight = _require_weight(weight)
 
     def losses(self, made_BCTHW: Tensor, video_BCTHW: Tensor) -> Tensor:
         """(B,)."""
@@ -81,7 +81,7 @@ class Scales:
     def __init__(self, *, weight: float = 1.0, levels: int = 3) -> None:
         if levels < 1:
             raise ValueError(f"levels must be at least 1, got {levels}")
-        self.weight, self.levels = _checked(weight), levels
+        self.weight, self.levels = _require_weight(weight), levels
 
     def losses(self, made_BCTHW: Tensor, video_BCTHW: Tensor) -> Tensor:
         """(B,)."""
@@ -103,7 +103,7 @@ def _mean(values: Tensor) -> Tensor:
     return values.flatten(1).mean(dim=1)
 
 
-def _checked(weight: float) -> float:
+def _require_weight(weight: float) -> float:
     if not 0 <= weight < torch.inf:
         raise ValueError(f"a term's weight must be finite and not negative, got {weight}")
     return weight

@@ -22,7 +22,7 @@ from nemo_vfm.train.reconstruct.reconstruction_task import Reconstruct
 from nemo_vfm.train.state.train_state import TrainState
 
 
-def reconstructed(
+def reconstruct(
     fit: TrainState, batches: Iterable[Batch], *, average: bool = True
 ) -> Iterator[tuple[ModelInputs, Tensor]]:
     """Each batch and what an autoencoder makes of it, without noise; by the averaged weights where asked, if any."""
@@ -59,7 +59,7 @@ class CompareReconstructions:
             return
         found: dict[str, list[Tensor]] = {}
         weights, shown = [], None
-        for prepared, output in reconstructed(fit, fit.data.val_dataloader()):
+        for prepared, output in reconstruct(fit, fit.data.val_dataloader()):
             made, video = split(output, prepared.targets["video"])[0], prepared.targets["video"]
             assert isinstance(fit.task, Reconstruct)
             terms = {f"val_loss_of/{name}": value for name, value in fit.task.parts(output, prepared).items()}

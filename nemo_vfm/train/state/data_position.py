@@ -18,7 +18,7 @@ Position = Mapping[str, ReadPosition]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class DataSegment:
     """Steps whose batches follow from one recipe and one position.
 
     Args:
@@ -35,7 +35,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class DataProgress:
     """What a checkpoint knows of the data.
 
     Args:
@@ -44,22 +44,22 @@ class Reading:
         left: the same of parts that were read before and are not now.
     """
 
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[DataSegment, ...]
     read: Position = field(default_factory=dict)
     left: Position = field(default_factory=dict)
 
     @classmethod
-    def begun(cls, data: ResumableData, seed: int) -> "Reading":
+    def begun(cls, data: ResumableData, seed: int) -> "DataProgress":
         """Of a training that has no step yet, or was begun by a version that noted nothing."""
         first = data.begins()
-        return cls((Stretch(first, data.position(first), data.batching(), seed),))
+        return cls((DataSegment(first, data.position(first), data.batching(), seed),))
 
     @classmethod
-    def parsed(cls, saved: Json) -> "Reading":
+    def parsed(cls, saved: Json) -> "DataProgress":
         """The inverse of `json`. CorruptCheckpoint if it holds something else."""
         try:
             stretches = tuple(
-                Stretch(int(one["first"]), _position(one["read"]), one["batching"], int(one["seed"]))
+                DataSegment(int(one["first"]), _position(one["read"]), one["batching"], int(one["seed"]))
                 for one in saved["stretches"]
             )
             return cls(stretches, _position(saved["read"]), _position(saved["left"]))
@@ -75,38 +75,40 @@ class Reading:
         return {"stretches": stretches, "read": _json(data.position(step)), "left": _json(self.left)}
 
 
-def reading_of(state: Json) -> Reading | None:
+def reading_of(state: Json) -> DataProgress | None:
     """What a checkpoint's state says; None where it is of a version, or of data, that noted nothing."""
     saved = state.get("data") if isinstance(state, dict) else None
-    return None if saved is None else Reading.parsed(saved)
+    return None if saved is None else DataProgress.parsed(saved)
 
 
-def resumed(
-    data: ResumableData, before: Reading | None, step: int, seed: int, *, quiet: bool = False
-) -> tuple[ResumableData, Reading]:
+def resume(
+    data: ResumableData, before: DataProgress | None, step: int, seed: int, *, quiet: bool = False
+) -> tuple[ResumableData, DataProgress]:
     """The data that gives batch `step` next, and what is known of it from there on.
 
     `data` is the recipe's, started; `before` comes from the checkpoint of this step.
     """
     if before is None:
-        return data, Reading.begun(data, seed)
+        return data, DataProgress.begun(data, seed)
     last, now, batching = before.stretches[-1], data.position(step), data.batching()
     known = {**before.left, **before.read}
     left = {name: read for name, read in known.items() if name not in now}
     if data.begins() > last.first and all(known.get(name) == read for name, read in now.items() if read.place):
         first = data.begins()  # of a phase, which follows from those before it
-        return data, Reading((*before.stretches, Stretch(first, data.position(first), batching, seed)), left=left)
+        return data, DataProgress(
+            (*before.stretches, DataSegment(first, data.position(first), batching, seed)), left=left
+        )
     if batching == last.batching and all(name in before.read and _alike(before.read[name], now[name]) for name in now):
         same = last.first == data.begins() and _places(last.read) == _places(data.position(last.first))
         return data if same else data.starting(last.first, _places(last.read)), before
-    read = carried(before, now)
+    read = carry_positions(before, now)
     if not quiet:
         _say(known, read, step)
-    new = Stretch(step, read, batching, seed)
-    return data.starting(step, _places(read)), Reading((*before.stretches, new), left=left)
+    new = DataSegment(step, read, batching, seed)
+    return data.starting(step, _places(read)), DataProgress((*before.stretches, new), left=left)
 
 
-def carried(before: Reading, now: Position) -> dict[str, ReadPosition]:
+def carry_positions(before: DataProgress, now: Position) -> dict[str, ReadPosition]:
     """Where each part goes on: at its sample, or, where its samples or their order differ, as far into its epochs.
 
     A part that was not there before begins where those that are gone have stopped: it may hold their samples.
@@ -123,7 +125,9 @@ def carried(before: Reading, now: Position) -> dict[str, ReadPosition]:
     return {name: read._replace(place=places[name]) for name, read in now.items()}
 
 
-def data_at(data: ResumableData, before: Reading | None, step: int, index: int, seed: int) -> tuple[ResumableData, int]:
+def data_at(
+    data: ResumableData, before: DataProgress | None, step: int, index: int, seed: int
+) -> tuple[ResumableData, int]:
     """The data that gave, or will give, batch `index`, and the seed of its stretch.
 
     `data`, started, and `seed` are the recipe's; `before` comes from the checkpoint of `step`. UserError if that batch
@@ -132,7 +136,7 @@ def data_at(data: ResumableData, before: Reading | None, step: int, index: int, 
     if before is None or data.begins() > step:
         return data, seed  # of a phase that no step was taken in
     if index >= step:
-        return resumed(data, before, step, seed, quiet=True)[0], seed
+        return resume(data, before, step, seed, quiet=True)[0], seed
     stretch = next(one for one in reversed(before.stretches) if one.first <= index)
     try:
         found = data.batched(stretch.batching).starting(stretch.first, _places(stretch.read))

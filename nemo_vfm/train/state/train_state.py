@@ -23,7 +23,7 @@ from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint
 from nemo_vfm.parallel.engine.step_runner import StepResult, StepRunner
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.ranks.process_group import greatest
-from nemo_vfm.train.state.data_position import Reading
+from nemo_vfm.train.state.data_position import DataProgress
 from nemo_vfm.train.state.skip import Skip
 from nemo_vfm.train.state.slots import Schedule
 
@@ -107,7 +107,7 @@ class TrainState:
     stateful: Mapping[str, Stateful] = field(default_factory=dict)
     skip: Skip = field(default_factory=Skip)
     adapters: Json = None
-    reading: Reading | None = None
+    reading: DataProgress | None = None
     _clock: float = 0.0
 
     def start_clock(self) -> None:

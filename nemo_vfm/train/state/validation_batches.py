@@ -25,7 +25,7 @@ Measured = dict[str, list[float]]
 _APART = 64
 
 
-def evaluated(
+def evaluate_batches(
     fit: TrainState, batches: Iterable[Batch] | None = None
 ) -> Iterator[tuple[int, Tensor, ModelInputs]]:  # fmt: skip
     """(number, losses_B, inputs) of each batch of this rank's slice, with the averaged weights if there are any.
@@ -56,7 +56,7 @@ def measure(
     found: dict[int, Measured] = {}
     counted: list[Contribution] = []
     grouped = dict[str, list["GroupedScores"]]()
-    for number, losses_B, prepared in evaluated(fit, batches):
+    for number, losses_B, prepared in evaluate_batches(fit, batches):
         if not isinstance(fit.task, HasValidationMetrics):
             noise = {"noise": prepared.tags["noise"].tolist()} if "noise" in prepared.tags else {}
             found[number] = {"loss": losses_B.tolist(), "weight": prepared.weight_B.tolist(), **noise}

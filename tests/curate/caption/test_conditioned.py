@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from nemo_vfm.curate.caption.caption_types import Draft
+from nemo_vfm.curate.caption.caption_types import CaptionDraft
 from nemo_vfm.curate.caption.caption_writer import write_captions
 from nemo_vfm.curate.caption.conditioned import ScoreConditioned
 from nemo_vfm.curate.caption.description import Description
@@ -21,7 +21,7 @@ def record(scores):
 
 
 def told(text, scores, **changes):
-    (caption,) = ScoreConditioned(facts=FACTS, **changes).edit([Draft("k", record(scores), text)])
+    (caption,) = ScoreConditioned(facts=FACTS, **changes).edit([CaptionDraft("k", record(scores), text)])
     return caption.text
 
 
@@ -36,7 +36,7 @@ def test_a_score_that_a_clip_lacks_is_left_out_and_without_any_the_caption_stays
 
 
 def test_what_is_known_of_every_clip_can_be_told_too():
-    (caption,) = ScoreConditioned(facts={"seconds": "duration_s"}).edit([Draft("k", record({}), "A cat.")])
+    (caption,) = ScoreConditioned(facts={"seconds": "duration_s"}).edit([CaptionDraft("k", record({}), "A cat.")])
     assert caption.text == "A cat. seconds: 1."
 
 

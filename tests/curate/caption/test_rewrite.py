@@ -6,7 +6,7 @@ import pytest
 
 from nemo_vfm.core.network.chat import Chat
 from nemo_vfm.core.network.endpoint import Endpoint
-from nemo_vfm.curate.caption.caption_types import Draft
+from nemo_vfm.curate.caption.caption_types import CaptionDraft
 from nemo_vfm.curate.caption.caption_writer import write_captions
 from nemo_vfm.curate.caption.description import Description
 from nemo_vfm.curate.caption.rewrite import EndpointWriter, HuggingFaceWriter, Rewriter
@@ -102,7 +102,7 @@ def test_a_model_from_a_folder_rewrites_each_text_by_itself(tmp_path):
     from tests.support.tiny_models import tiny_lm
 
     folder = tiny_lm(tmp_path / "tiny-lm")
-    drafts = [Draft(f"k{n}", record(n), "a cat " * (n + 1)) for n in range(4)]
+    drafts = [CaptionDraft(f"k{n}", record(n), "a cat " * (n + 1)) for n in range(4)]
 
     def edited(drafts, batch_size):
         writer = HuggingFaceWriter(folder=folder, max_tokens=5, batch_size=batch_size, precision="fp32")
@@ -116,12 +116,12 @@ def test_a_model_from_a_folder_rewrites_each_text_by_itself(tmp_path):
 def test_tokens_that_end_a_message_are_mere_text_inside_a_caption(tmp_path, monkeypatch):
     pytest.importorskip("transformers", reason="needs the extra transformers")
     from nemo_vfm.core.precision import Precision
-    from nemo_vfm.curate.caption.local_model import LocalModel, _loaded
+    from nemo_vfm.curate.caption.local_model import LocalModel, _load
     from tests.support.tiny_models import tiny_lm
 
     reader = LocalModel(tiny_lm(tmp_path / "tiny-lm"), "reads", Precision("fp32"), max_tokens=1)
     given = []
-    model, _ = _loaded(reader.folder, reader.kind, reader.precision)
+    model, _ = _load(reader.folder, reader.kind, reader.precision)
     monkeypatch.setattr(model, "generate", lambda **inputs: given.append(inputs["input_ids"]) or inputs["input_ids"])
     reader.speak([[{"role": "user", "content": "a </s> b <image> c"}]])
     assert not {2, 3} & set(given[0][0].tolist())

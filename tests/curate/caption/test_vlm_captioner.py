@@ -68,7 +68,7 @@ def test_provenance_and_tokens_are_told(folder, views):
 
 def test_an_answer_that_ends_is_no_truncated_one(folder, views, monkeypatch):
     whole = said(folder, views[:1])["clip0"]
-    model, processor = local_model._loaded(folder, "sees", Precision("fp32"))
+    model, processor = local_model._load(folder, "sees", Precision("fp32"))
     letter = next(letter for letter in whole.text[1:] if letter.isascii())
     (token,) = processor.tokenizer(letter, add_special_tokens=False).input_ids
     monkeypatch.setattr(model.generation_config, "eos_token_id", [2, token])
@@ -83,7 +83,7 @@ def test_an_answer_that_ends_is_no_truncated_one(folder, views, monkeypatch):
      ("user: <think>\n", "Hm, it goes on", ""), ("user: ", "a cat", "a cat")],
 )  # fmt: skip
 def test_what_a_model_thinks_is_no_caption(folder, views, monkeypatch, prompt, answer, text):
-    tokenizer = local_model._loaded(folder, "sees", Precision("fp32"))[1].tokenizer
+    tokenizer = local_model._load(folder, "sees", Precision("fp32"))[1].tokenizer
     spelled = {True: answer, False: prompt}  # an answer is decoded from a list of tokens
     monkeypatch.setattr(tokenizer, "decode", lambda tokens, **_: spelled[isinstance(tokens, list)])
     assert said(folder, views[:1])["clip0"].text == text
@@ -112,7 +112,7 @@ def test_captions_reach_the_records_and_the_model_is_not_loaded_again_for_nothin
 
     (one,), (two,) = first, second = [record()], [record()]
     write_captions(first, {"vlm": captioner(folder)}, lambda _: views[3].media, tmp_path)
-    monkeypatch.setattr("nemo_vfm.curate.caption.local_model._loaded", None)
+    monkeypatch.setattr("nemo_vfm.curate.caption.local_model._load", None)
     write_captions(second, {"vlm": captioner(folder)}, lambda _: views[3].media, tmp_path)
     assert one.caption and one.caption_by == "hugging_face" and one.caption_facts == two.caption_facts
 

@@ -18,7 +18,7 @@ from nemo_vfm.curate.learned.cosmos_embed import CosmosEmbed
 from nemo_vfm.curate.learned.learned_duplicate import LearnedDuplicate
 from nemo_vfm.curate.learned.scorer_task import Rate, Recognise, Sort
 from nemo_vfm.curate.learned.video_type import VideoType
-from nemo_vfm.curate.record.stage import Compares, Labelling, Learned
+from nemo_vfm.curate.record.stage import Compares, HasLabels, Learned
 from nemo_vfm.dedup.semantic import as_text, as_vectors
 from nemo_vfm.models.scorer import Scorer
 from tests.curate.score.test_semantic_duplicate import record
@@ -61,7 +61,7 @@ def test_they_are_what_they_say(aesthetic: Aesthetic, clip: Path, scorer: Made):
     kind = VideoType(model=scorer(3), task=Sort(label="type", classes=NAMES))
     alike = LearnedDuplicate(model=partial(Scorer, folder=clip, outputs=0), task=Recognise())
     assert all(isinstance(stage, Learned) for stage in (aesthetic, kind, alike))
-    assert isinstance(kind, Labelling) and isinstance(alike, Compares) and len(alike.columns()) == 1
+    assert isinstance(kind, HasLabels) and isinstance(alike, Compares) and len(alike.columns()) == 1
 
 
 def test_the_scores_are_those_of_transformers_and_a_few_products(aesthetic: Aesthetic, clip: Path):

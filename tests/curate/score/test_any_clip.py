@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.curate.record.footage import ClipFrames, MotionVectors
-from nemo_vfm.curate.record.stage import Labelling, Score
+from nemo_vfm.curate.record.stage import HasLabels, Score
 from nemo_vfm.curate.score.brightness import Brightness
 from nemo_vfm.curate.score.camera_motion import CameraMotion
 from nemo_vfm.curate.score.codec_motion import CodecMotion
@@ -88,7 +88,7 @@ def test_vectors_of_no_block_and_of_unknown_sizes_give_numbers():
 
 def check(stage, scores):
     """Its columns, all of them, as it said."""
-    words = stage.labels() if isinstance(stage, Labelling) else {}
+    words = stage.labels() if isinstance(stage, HasLabels) else {}
     assert isinstance(stage, Score) and list(scores) == list(stage.columns())
     for column, value in scores.items():
         assert value in words[column] if column in words else math.isfinite(value)

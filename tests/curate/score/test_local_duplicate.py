@@ -15,7 +15,7 @@ from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.curate.score.local_duplicate import LocalDuplicate
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.decode import open_video
-from nemo_vfm.dedup.keypoints import as_bytes, describe, from_bytes, registered
+from nemo_vfm.dedup.keypoints import as_bytes, describe, from_bytes, register
 
 STAGE = LocalDuplicate()
 FPS = 12.0
@@ -126,7 +126,7 @@ def test_the_largest_then_the_longest_stays():
 
 def test_a_crop_says_where_it_lies():
     frame = backdrop(3)
-    place = registered(describe(crop(frame[None], 0.5, 0.5, 0.5)[0]), describe(frame))
+    place = register(describe(crop(frame[None], 0.5, 0.5, 0.5)[0]), describe(frame))
     assert place is not None and place.scale == pytest.approx(0.5, abs=0.02)
     assert place.shift_x == pytest.approx(0.25 * 320 / 180, abs=0.02) and place.shift_y == pytest.approx(0.25, abs=0.02)
 

@@ -13,7 +13,7 @@ from nemo_vfm.curate.record.stage import Splitter
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
 from nemo_vfm.curate.split.content import ContentSplit
 from nemo_vfm.curate.split.finder import Eye
-from nemo_vfm.curate.split.shot_lengths import REACH_S, SplitsByGlances, in_parts, packed, spans_of
+from nemo_vfm.curate.split.shot_lengths import REACH_S, SplitsByGlances, in_parts, pack_glances, spans_of
 from nemo_vfm.curate.split.stitch import Stitch
 from nemo_vfm.curate.split.stride import FixedStride
 from nemo_vfm.curate.split.union import UnionSplit
@@ -119,7 +119,7 @@ def test_parts_between_holes_are_split_as_if_each_were_a_film_of_its_own(name, s
     frames = [frame for part in shots for frame in part]
     assert list(in_parts(frames, begins[1:-1], lambda part: splitter.spans(part, fps=FPS))) == alone
     if isinstance(splitter, SplitsByGlances):
-        sent = [packed([eye.look(frame) for frame in part]) for part in shots for eye in [Eye()]]
+        sent = [pack_glances([eye.look(frame) for frame in part]) for part in shots for eye in [Eye()]]
         assert spans_of(sent, splitter, FPS, begins[1:-1]) == alone
 
 

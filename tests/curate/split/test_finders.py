@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.curate.split.dissolve import Dissolves, Limits
-from nemo_vfm.curate.split.finder import Black, Finder, Glance, Joined, Peaks, Spaced
+from nemo_vfm.curate.split.dissolve import DissolveLimits, Dissolves
+from nemo_vfm.curate.split.finder import AnyOf, Black, Finder, Glance, MinSpacing, Peaks
 from nemo_vfm.curate.split.flash import WithoutFlashes
-from nemo_vfm.curate.split.shot_lengths import Lengths, Pieces
+from nemo_vfm.curate.split.shot_lengths import Lengths, SpanBuilder
 
 
 def glance(brightness: float = 0.0, content: float = 0.0) -> Glance:
@@ -92,17 +92,17 @@ def test_black_stretches_are_found_as_in_the_whole_film(dark, min_frames):
     st.sets(st.integers(1, 79)), st.sets(st.integers(1, 79)), st.integers(0, 9), st.integers(0, 9), st.integers(1, 12)
 )
 def test_two_finders_are_joined_as_in_the_whole_film(first, second, behind, later, min_frames):
-    joined = Joined(Told(first, behind), Told(second, later), min_frames)
+    joined = AnyOf(Told(first, behind), Told(second, later), min_frames)
     assert run(joined, [glance()] * 80) == join_at_once(first, second, min_frames)
 
 
 def test_a_fade_beside_a_hard_cut_does_not_cut_twice():
-    assert run(Joined(Told([10, 40]), Told([12, 25, 27]), 5), [glance()] * 50) == [10, 25, 40]
+    assert run(AnyOf(Told([10, 40]), Told([12, 25, 27]), 5), [glance()] * 50) == [10, 25, 40]
 
 
 @given(st.sets(st.integers(1, 60)), st.integers(1, 20))
 def test_spaced_cuts_are_never_nearer_than_asked_for(cuts, min_frames):
-    kept = run(Spaced(Told(cuts), min_frames), [glance()] * 61)
+    kept = run(MinSpacing(Told(cuts), min_frames), [glance()] * 61)
     assert all(b - a >= min_frames for a, b in pairwise([0, *kept]))
     far = [cut for cut in cuts if cut >= min_frames]
     assert kept[:1] == sorted(far)[:1]
@@ -112,7 +112,7 @@ def test_spaced_cuts_are_never_nearer_than_asked_for(cuts, min_frames):
 def test_shots_are_cut_into_pieces_as_in_the_whole_film(lengths, longest, tail):
     tail = min(tail, longest)
     edges = np.cumsum([0, *lengths]).tolist()
-    pieces, told = Pieces(Lengths(1, longest, tail)), []
+    pieces, told = SpanBuilder(Lengths(1, longest, tail)), []
     for frame in range(edges[-1]):
         told += pieces.add([(frame, frame)] if frame in edges[1:-1] else [], frame + 1)
     told += pieces.end(edges[-1])
@@ -147,12 +147,12 @@ def shown(frames: Iterable[np.ndarray]) -> list[Glance]:
 def test_a_dissolve_is_cut_in_its_middle():
     a, b = pictures(2)
     shares = np.concatenate([np.zeros(40), np.linspace(0, 1, 21), np.ones(40)])
-    assert run(Dissolves(24, Limits()), shown((1 - share) * a + share * b for share in shares)) == [50]
+    assert run(Dissolves(24, DissolveLimits()), shown((1 - share) * a + share * b for share in shares)) == [50]
 
 
 def test_a_shot_that_is_the_mean_of_its_neighbours_is_no_dissolve():
     a, b = pictures(2)
-    assert run(Dissolves(24, Limits()), shown([a] * 40 + [(a + b) / 2] * 14 + [b] * 40)) == []
+    assert run(Dissolves(24, DissolveLimits()), shown([a] * 40 + [(a + b) / 2] * 14 + [b] * 40)) == []
 
 
 def test_a_picture_that_rests_half_way_is_a_shot_between_two_others():
@@ -160,7 +160,7 @@ def test_a_picture_that_rests_half_way_is_a_shot_between_two_others():
     shares = np.concatenate(
         [np.zeros(40), np.linspace(0, 0.5, 6), np.full(26, 0.5), np.linspace(0.5, 1, 6), np.ones(40)]
     )
-    found = run(Dissolves(24, Limits()), shown((1 - share) * a + share * b for share in shares))
+    found = run(Dissolves(24, DissolveLimits()), shown((1 - share) * a + share * b for share in shares))
     assert not [cut for cut in found if 46 <= cut < 72]
 
 
@@ -172,9 +172,9 @@ def turned(places: Iterable[float], seed: int = 0) -> list[np.ndarray]:
 
 def test_a_short_turn_between_two_still_views_is_no_dissolve():
     places = np.concatenate([np.full(40, 20), np.linspace(20, 24, 6), np.full(40, 24)])
-    (left, right), change = (turned([place])[0] for place in (20, 24)), Limits().jump
+    (left, right), change = (turned([place])[0] for place in (20, 24)), DissolveLimits().jump
     assert np.abs(left - right).mean() > change
-    assert run(Dissolves(24, Limits()), shown(turned(places))) == []
+    assert run(Dissolves(24, DissolveLimits()), shown(turned(places))) == []
 
 
 def flashes(levels: Sequence[int], cuts: Sequence[int], num_frames: int = 6) -> list[int]:

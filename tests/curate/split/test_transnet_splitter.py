@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.split import transnet_splitter
-from nemo_vfm.curate.split.transnet_splitter import Edges, TransNetV2Split
+from nemo_vfm.curate.split.transnet_splitter import EdgeCuts, TransNetV2Split
 from nemo_vfm.models.transnet import TransNetV2, predict
 from tests.support.films import job, pan, write_film
 
@@ -84,8 +84,8 @@ def test_spans_are_at_most_75_frames_behind(use):
 
 
 def test_a_transition_of_several_frames_is_one_cut_and_cuts_keep_their_distance():
-    assert Edges(0.4, 1).cuts([0.1, 0.5, 0.9, 0.3, 0.4, 0.41]) == [2, 6]
-    assert Edges(0.4, 5).cuts([0.1, 0.5, 0.1, 0.1, 0.5, 0.1, 0.5, 0.1]) == [5]
+    assert EdgeCuts(0.4, 1).cuts([0.1, 0.5, 0.9, 0.3, 0.4, 0.41]) == [2, 6]
+    assert EdgeCuts(0.4, 5).cuts([0.1, 0.5, 0.1, 0.1, 0.5, 0.1, 0.5, 0.1]) == [5]
 
 
 def test_without_weights_it_says_where_they_come_from(tmp_path):

@@ -18,7 +18,7 @@ DOUBLED = (
 
 
 def rendered(template: str) -> str:
-    return ChatTemplate(template).rendered(MESSAGES, special={"eos_token": "</s>"})
+    return ChatTemplate(template).render(MESSAGES, special={"eos_token": "</s>"})
 
 
 @pytest.mark.parametrize("template", [
@@ -131,9 +131,9 @@ def test_a_slow_template_keeps_no_other_thread_waiting() -> None:
 
     template = ChatTemplate("{% if messages[0].role == 'slow' %}{{ wait() }}{% endif %}x")
     template.environment.globals["wait"] = wait
-    slow = threading.Thread(target=template.rendered, args=([{"role": "slow"}],), kwargs={"special": {}})
+    slow = threading.Thread(target=template.render, args=([{"role": "slow"}],), kwargs={"special": {}})
     slow.start()
-    assert begun.wait(60) and template.rendered([{"role": "user"}], special={}) == "x"
+    assert begun.wait(60) and template.render([{"role": "user"}], special={}) == "x"
     may_end.set()
     slow.join(60)
 
@@ -145,7 +145,7 @@ def test_what_a_message_says_is_not_rendered_again() -> None:
 def test_long_conversations_of_usual_templates_stay_below_the_bounds() -> None:
     template = ChatTemplate("{% for m in messages %}{{ '<' ~ m.role + '>' }}{{ m.content | trim }}{% endfor %}")
     many = [{"role": "user", "content": " word" * 200}] * 2000
-    assert len(template.rendered(many, special={})) > 1_900_000
+    assert len(template.render(many, special={})) > 1_900_000
 
 
 def test_marks_of_generation_are_found_inside_macros_and_nested_loops() -> None:

@@ -77,7 +77,7 @@ def test_tokens_and_masks_are_those_of_transformers(tmp_path: Path, template: Pa
             whole = theirs.apply_chat_template(
                 messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
             )
-            conversation = ours.masked(messages)
+            conversation = ours.encode_with_mask(messages)
             assert conversation.tokens == whole["input_ids"] and sum(whole["assistant_masks"]) > 2
             assert conversation.assistant == list(map(bool, whole["assistant_masks"]))
 
@@ -88,7 +88,7 @@ def test_a_template_is_tried_of_every_family() -> None:
 
 def test_without_marks_the_mask_is_what_each_turn_adds_and_its_end(tmp_path: Path) -> None:
     _, ours = both(tmp_path, CHATML)
-    conversation = ours.masked(TURNS)
+    conversation = ours.encode_with_mask(TURNS)
     tokenizer = FolderTokenizer(folder=tmp_path)
     end = tokenizer.encode(["<|im_end|>"])[0][0]
     learned = [token for token, own in zip(conversation.tokens, conversation.assistant, strict=True) if own]
@@ -101,7 +101,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused_with_the_place(tmp_pa
     _, ours = both(tmp_path, rewriting)
     turns = [{"role": "user", "content": "abc"}, {"role": "assistant", "content": "def"}]
     with pytest.raises(DataError, match=r"writes message 2 differently when more messages follow: .*'user: a"):
-        ours.masked(turns)
+        ours.encode_with_mask(turns)
 
 
 @pytest.mark.parametrize(("content", "template"), [

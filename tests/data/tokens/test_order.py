@@ -5,31 +5,31 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nemo_vfm.data.tokens.token_rows import Spans, shuffled
+from nemo_vfm.data.tokens.token_rows import Spans, shuffle_positions
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 1000, 1 << 14, (1 << 14) + 1, 70_000])
 def test_a_shuffle_has_every_number_once(count):
-    assert np.array_equal(np.sort(shuffled(np.arange(count), count, 7)), np.arange(count))
+    assert np.array_equal(np.sort(shuffle_positions(np.arange(count), count, 7)), np.arange(count))
 
 
 @pytest.mark.parametrize("count", [100, 50_000])
 def test_any_place_of_a_shuffle_is_known_without_the_others(count):
-    whole, some = shuffled(np.arange(count), count, 7, "x", 3), np.array([99, 0, 5])
-    assert np.array_equal(shuffled(some, count, 7, "x", 3), whole[some])
-    assert not np.array_equal(whole, shuffled(np.arange(count), count, 8, "x", 3))
-    assert not np.array_equal(whole, shuffled(np.arange(count), count, 7, "x", 4))
+    whole, some = shuffle_positions(np.arange(count), count, 7, "x", 3), np.array([99, 0, 5])
+    assert np.array_equal(shuffle_positions(some, count, 7, "x", 3), whole[some])
+    assert not np.array_equal(whole, shuffle_positions(np.arange(count), count, 8, "x", 3))
+    assert not np.array_equal(whole, shuffle_positions(np.arange(count), count, 7, "x", 4))
 
 
 def test_all_orders_of_four_things_come_about_equally_often():
-    counts = Counter(tuple(shuffled(np.arange(4), 4, seed).tolist()) for seed in range(2400))
+    counts = Counter(tuple(shuffle_positions(np.arange(4), 4, seed).tolist()) for seed in range(2400))
     assert len(counts) == 24
     assert sum((count - 100) ** 2 / 100 for count in counts.values()) < 49.7  # 1 in 1,000 by chance, 23 degrees
 
 
 def test_a_large_shuffle_leaves_no_trace_of_the_order():
     count = 60_000
-    found = shuffled(np.arange(count), count, 1)
+    found = shuffle_positions(np.arange(count), count, 1)
     assert (
         abs(np.corrcoef(found[:-1], found[1:])[0, 1]) < 0.02 and abs(np.corrcoef(np.arange(count), found)[0, 1]) < 0.02
     )

@@ -148,7 +148,7 @@ def test_a_gathered_copy_merges_as_the_adapter_does(method) -> None:
     linear = linear_with(method, {"whole": Rank(2, 6.0)}, strength=0.5)
     own = linear.adapters["x"]
     assert isinstance(own, LowRank)
-    assert torch.equal(own.unsharded().merged(linear, linear.weight), own.merged(linear, linear.weight))
+    assert torch.equal(own.gather().merged(linear, linear.weight), own.merged(linear, linear.weight))
 
 
 def test_each_target_has_its_rank_and_the_last_match_applies() -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.models.blocks.text.decoder import NormKind, Sizes
+from nemo_vfm.models.blocks.text.decoder import BlockSizes, NormKind
 from nemo_vfm.models.blocks.text.experts import Activation, Experts
 from nemo_vfm.models.blocks.text.rope_scaling import LinearScaling, LongRope, YarnScaling
 from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
@@ -131,7 +131,7 @@ MORE: dict[str, list[Any]] = {
 
 
 def test_every_setting_of_ours_and_of_theirs_is_drawn() -> None:
-    assert set(OURS) == set(inspect.signature(GPT).parameters) >= {field.name for field in fields(Sizes)}
+    assert set(OURS) == set(inspect.signature(GPT).parameters) >= {field.name for field in fields(BlockSizes)}
     assert set(ROPE) == {field.name for field in fields(TextRope)}
     drawn_fields = ((LongContext, LONG_CONTEXT), (YarnScaling, YARN_SCALING), (LongRope, LONG_ROPE),
                     (SlidingWindow, WINDOW), (Experts, EXPERTS))  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.network.https_proxy import proxy_for
-from nemo_vfm.core.network.permission import Allowed, Permissions
+from nemo_vfm.core.network.permission import AllowedHost, Permissions
 from nemo_vfm.core.network.ssrf_guard import service_url
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.models.hub.hub_client import HubClient, HubError, hub_access
@@ -51,7 +51,7 @@ def test_the_environment_names_the_hub_and_the_token(environment, endpoint, allo
 
 
 def test_the_users_file_can_name_the_token_of_the_hub(environment):
-    entry = Allowed("https://huggingface.co:443", "MY_KEY", name="hub", url="https://huggingface.co")
+    entry = AllowedHost("https://huggingface.co:443", "MY_KEY", name="hub", url="https://huggingface.co")
     assert hub_access(Permissions((entry,))).variable == "MY_KEY"
     assert hub_access(Permissions()).variable is None
 
@@ -95,9 +95,9 @@ def test_a_redirect_is_followed_only_to_public_https_or_to_allowed_hosts(environ
     access = hub_access(Permissions.of("http://gpu7:8000"))
     if followed is None:
         with pytest.raises(DataError, match="redirects"):
-            access.redirected(access.url, location)
+            access.follow_redirect(access.url, location)
         return
-    found = access.redirected(access.url, location)
+    found = access.follow_redirect(access.url, location)
     assert found.origin == followed and access.may_be_private(found) == (found.host == "gpu7")
 
 

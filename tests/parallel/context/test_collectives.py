@@ -9,13 +9,13 @@ import torch
 
 from nemo_vfm.core.errors import LostRank
 from nemo_vfm.parallel.context.attend import attend
-from nemo_vfm.parallel.context.collectives import counted
-from nemo_vfm.parallel.context.kernel import Looped, Plain
-from nemo_vfm.parallel.context.scheme import Scheme, Sizes, backward_bytes, forward_bytes
+from nemo_vfm.parallel.context.collectives import count_traffic
+from nemo_vfm.parallel.context.kernel import Plain, TiledKernel
+from nemo_vfm.parallel.context.scheme import AttentionSizes, Scheme, backward_bytes, forward_bytes
 from tests.support.ranks import RankFailed, on_ranks
 
 SCHEMES = [Scheme("all_gather"), Scheme("ring"), Scheme("ulysses"), Scheme("ring_ulysses", 2)]
-SIZES = Sizes(batch=2, heads=8, kv_heads=4, tokens=6, width=4, itemsize=4)
+SIZES = AttentionSizes(batch=2, heads=8, kv_heads=4, tokens=6, width=4, itemsize=4)
 
 
 def tensors(sizes, dtype):
@@ -63,9 +63,9 @@ def traffic(rank, dtype, causal):
         handed = []
         stop = watched(handed)
         try:
-            with counted() as forward:
+            with count_traffic() as forward:
                 out = attend(q, k, v, group=dist.group.WORLD, scheme=scheme, causal=causal)
-            with counted() as backward:
+            with count_traffic() as backward:
                 out.sum().backward()
         finally:
             stop()
@@ -76,7 +76,7 @@ def traffic(rank, dtype, causal):
 @pytest.mark.cluster
 @pytest.mark.parametrize(("ranks", "dtype", "causal"), [(2, torch.float32, True), (4, torch.bfloat16, False)])
 def test_every_scheme_sends_the_bytes_of_its_formula(ranks, dtype, causal):
-    sizes = Sizes(SIZES.batch, SIZES.heads, SIZES.kv_heads, SIZES.tokens, SIZES.width, dtype.itemsize)
+    sizes = AttentionSizes(SIZES.batch, SIZES.heads, SIZES.kv_heads, SIZES.tokens, SIZES.width, dtype.itemsize)
     for by_scheme in on_ranks(ranks, traffic, dtype, causal):
         for scheme, (forward, backward, handed) in zip(SCHEMES, by_scheme, strict=True):
             assert forward == forward_bytes(scheme, ranks, sizes), scheme
@@ -84,7 +84,7 @@ def test_every_scheme_sends_the_bytes_of_its_formula(ranks, dtype, causal):
             assert handed == forward + backward, scheme
 
 
-class Falling(Looped):
+class Falling(TiledKernel):
     """A kernel whose rank dies, or sleeps, in the middle of a ring."""
 
     def __init__(self, sleep_s=None):
@@ -105,7 +105,7 @@ def hanging(rank):
     import torch.distributed as dist
 
     group = dist.new_group([0, 1, 2], timeout=timedelta(seconds=2))
-    kernel = Falling(sleep_s=9) if rank == 1 else Looped(Plain())
+    kernel = Falling(sleep_s=9) if rank == 1 else TiledKernel(Plain())
     before = time.monotonic()
     try:
         for _ in range(2):
@@ -129,7 +129,7 @@ def dying(rank):
 
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     scheme = Scheme("ring" if rank < 2 else "all_gather")
-    kernel = Falling() if rank % 2 else Looped(Plain())
+    kernel = Falling() if rank % 2 else TiledKernel(Plain())
     for _ in range(3):
         attend(*tensors(SIZES, torch.float32), group=pairs[rank // 2], scheme=scheme, kernel=kernel)
 

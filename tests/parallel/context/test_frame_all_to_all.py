@@ -5,7 +5,7 @@ import torch
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.context.attend import attend
-from nemo_vfm.parallel.context.collectives import counted
+from nemo_vfm.parallel.context.collectives import count_traffic
 from nemo_vfm.parallel.context.scheme import Scheme
 from nemo_vfm.parallel.context.token_order import shard, unshard
 from nemo_vfm.parallel.layers.temporal_all_to_all import to_sequence, to_temporal
@@ -40,11 +40,11 @@ def on_a_rank(rank, ranks):
     group = dist.group.WORLD
     x, weights = (shard(video(seed), 1, rank=rank, ranks=ranks).clone() for seed in (0, 1))
     x.requires_grad_()
-    with counted() as traffic:
+    with count_traffic() as traffic:
         lines = to_temporal(x, frames=T, group=group)
         back = to_sequence(lines, batch=B, group=group)
     sent = traffic.sent
-    with counted() as traffic:
+    with count_traffic() as traffic:
         torch.autograd.grad(back.sum(), x)
     out = layer(x, group)
     return lines.detach(), back.detach(), out.detach(), torch.autograd.grad(out, x, weights)[0], sent, traffic.sent

@@ -9,10 +9,10 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.context.attend import attend
-from nemo_vfm.parallel.context.kernel import Gradients, Looped, Plain, RunningSoftmax
-from nemo_vfm.parallel.context.kernel_choice import CpuFlash, _proven, chosen
+from nemo_vfm.parallel.context.kernel import Gradients, Plain, RunningSoftmax, TiledKernel
+from nemo_vfm.parallel.context.kernel_choice import CpuFlash, _proven, choose_kernel
 from nemo_vfm.parallel.context.scheme import Scheme
-from nemo_vfm.parallel.context.tiles import held, tiles
+from nemo_vfm.parallel.context.tiles import local_spans, tiles
 from nemo_vfm.parallel.context.varlen_batching import VarlenBatch
 
 SEGMENTS = (3, 6, 1, 2)
@@ -55,7 +55,7 @@ class OneByOne:
         return x[0].transpose(0, 1)
 
 
-KERNELS = [Looped(Plain()), Looped(CpuFlash()), VarlenBatch(OneByOne())]
+KERNELS = [TiledKernel(Plain()), TiledKernel(CpuFlash()), VarlenBatch(OneByOne())]
 NAMES = ("plain", "cpu", "together")
 
 
@@ -104,7 +104,7 @@ def test_keys_that_come_in_parts_in_any_order_give_the_same(kernel):
 def test_extreme_scores_merge_without_overflow():
     q, k, v, _ = drawn()
     whole, parts = RunningSoftmax(q), RunningSoftmax(q)
-    kernel = Looped(Plain())
+    kernel = TiledKernel(Plain())
     kernel.forward(1e4 * q, k, v, tiles(((0, 12),), ((0, 12),), (12,), False), whole)
     for start in (0, 6):
         part = slice(start, start + 6)
@@ -137,7 +137,7 @@ def test_one_device_attends_as_torch_does_under_autocast():
 
 def test_a_kernel_is_not_touched_by_autocast_in_either_direction():
     q, k, v, do = (x.requires_grad_() for x in drawn(4, 4, dtype=torch.bfloat16))
-    plain = Looped(Plain())
+    plain = TiledKernel(Plain())
     outside = torch.autograd.grad(attend(q, k, v, group=None, scheme=Scheme(), kernel=plain), (q, k, v), do)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = torch.autograd.grad(attend(q, k, v, group=None, scheme=Scheme(), kernel=plain), (q, k, v), do)
@@ -146,7 +146,7 @@ def test_a_kernel_is_not_touched_by_autocast_in_either_direction():
 
 def test_hundreds_of_samples_are_two_calls_of_a_kernel_that_takes_them_together():
     q, k, v, _ = drawn(length=600)
-    spans = held(0, 2, 600, True)
+    spans = local_spans(0, 2, 600, True)
     OneByOne.calls = 0
     VarlenBatch(OneByOne()).forward(q, k, v, tiles(spans, spans, (3,) * 400, True), RunningSoftmax(q))
     assert OneByOne.calls == 1
@@ -173,7 +173,7 @@ class Refusing(Plain):
 def test_a_kernel_that_does_not_give_the_formulas_numbers_is_not_used_and_said_so(one, text, caplog):
     with caplog.at_level(logging.WARNING, "nemo_vfm"):
         logging.getLogger("nemo_vfm").addHandler(caplog.handler)
-        found = _proven(Looped(one), torch.zeros(0, 8))
+        found = _proven(TiledKernel(one), torch.zeros(0, 8))
         logging.getLogger("nemo_vfm").removeHandler(caplog.handler)
     assert isinstance(found._one, Plain)
     assert not isinstance(found._one, type(one))
@@ -183,7 +183,7 @@ def test_a_kernel_that_does_not_give_the_formulas_numbers_is_not_used_and_said_s
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_the_cpu_gets_torchs_flash_kernel_for_every_precision(dtype):
-    assert isinstance(chosen(torch.device("cpu"), dtype, 8)._one, CpuFlash)
+    assert isinstance(choose_kernel(torch.device("cpu"), dtype, 8)._one, CpuFlash)
 
 
 @pytest.mark.parametrize(

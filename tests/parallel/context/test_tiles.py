@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.context.tiles import Tile, checked_segments, held, tiles
-from nemo_vfm.parallel.context.token_order import joined, shard, split, unshard
+from nemo_vfm.parallel.context.tiles import Tile, checked_segments, local_spans, tiles
+from nemo_vfm.parallel.context.token_order import merge_in_order, shard, split, unshard
 
 
 def positions(spans):
@@ -31,7 +31,7 @@ def test_tiles_cover_each_pair_that_may_meet_once_and_no_other(seed):
     owner = [index for index, size in enumerate(segments) for _ in range(size)]
     for one in range(ranks):
         for other in range(ranks):
-            q_spans, k_spans = held(one, ranks, tokens, causal), held(other, ranks, tokens, causal)
+            q_spans, k_spans = local_spans(one, ranks, tokens, causal), local_spans(other, ranks, tokens, causal)
             expected = {
                 (row, column)
                 for row, q in enumerate(positions(q_spans))
@@ -57,15 +57,15 @@ def pairs(tile):
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_causal_work_is_the_same_on_every_rank_in_every_round(ranks):
     def work(rank, turn):
-        keys = held((rank - turn) % ranks, ranks, 8, True)
-        return sum(len(pairs(tile)) for tile in tiles(held(rank, ranks, 8, True), keys, (8 * ranks,), True))
+        keys = local_spans((rank - turn) % ranks, ranks, 8, True)
+        return sum(len(pairs(tile)) for tile in tiles(local_spans(rank, ranks, 8, True), keys, (8 * ranks,), True))
 
     for turn in range(ranks):
         assert len({work(rank, turn) for rank in range(ranks)}) == 1
 
 
 def test_a_round_of_a_causal_ring_is_one_product():
-    early, late = held(0, 2, 8, True), held(1, 2, 8, True)
+    early, late = local_spans(0, 2, 8, True), local_spans(1, 2, 8, True)
     assert tiles(late, early, (16,), True) == (Tile(0, 8, 0, 4),)
     assert tiles(early, late, (16,), True) == (Tile(4, 8, 0, 8),)
 
@@ -84,9 +84,9 @@ def test_shares_put_together_are_the_sequence(ranks, causal):
 
 def test_a_team_of_some_ranks_joins_and_splits_its_share_of_a_causal_sequence():
     x = torch.arange(32)
-    spans = [held(rank, 4, 8, True) for rank in (2, 3)]
+    spans = [local_spans(rank, 4, 8, True) for rank in (2, 3)]
     pieces = [torch.cat([x[start:stop] for start, stop in of_rank]) for of_rank in spans]
-    whole = joined(pieces, spans, 0)
+    whole = merge_in_order(pieces, spans, 0)
     assert torch.equal(whole, whole.sort().values)
     assert all(torch.equal(one, other) for one, other in zip(split(whole, spans, 0), pieces, strict=True))
 

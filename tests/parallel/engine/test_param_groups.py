@@ -19,7 +19,7 @@ from nemo_vfm.parallel.engine.param_groups import ParamGroup, grouped_optimizer
 from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.runtime.checks.meta_build import built
+from nemo_vfm.runtime.checks.meta_build import build_on_meta
 from tests.parallel.test_gpt_layouts import Awake, Following
 from tests.support.layouts import own, whole
 from tests.support.ranks import on_ranks
@@ -100,10 +100,10 @@ def test_a_group_of_no_parameter_is_a_mistake_at_its_place(pattern: str, fits: b
     change = f"steps.train.optimizer.groups.no_decay.parameters=[{pattern}]"
     composed = compose("recipes/llm/stories.yaml", [change])
     if fits:
-        built(composed, DEFAULT_TRUST, Permissions())
+        build_on_meta(composed, DEFAULT_TRUST, Permissions())
         return
     with pytest.raises(RecipeError, match=r"no_decay\.parameters(.|\n)*no parameter of GPT has such a name") as found:
-        built(composed, DEFAULT_TRUST, Permissions())
+        build_on_meta(composed, DEFAULT_TRUST, Permissions())
     assert "embedding.weight, blocks.*.attention_norm.weight" in str(found.value)
 
 

@@ -12,7 +12,7 @@ from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.parallel.checkpoint import checkpoint
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group
 from nemo_vfm.parallel.engine import history_updater
 from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
@@ -189,9 +189,9 @@ def resumed(rank: int, degrees: dict[str, Any], folder: str, first: int, count: 
     try:
         engine = started(plan, spec, *DIT)
         if first:
-            engine.load(checkpoint.newest(Path(folder), joined()).groups)
+            engine.load(checkpoint.newest(Path(folder), gather_group()).groups)
         losses = [engine.step([own(plan, rank, index)]).loss for index in range(first, first + count)]
-        checkpoint.save(Path(folder), first + count, engine.tensors(), {}, ranks=joined())
+        checkpoint.save(Path(folder), first + count, engine.tensors(), {}, ranks=gather_group())
         return {"loss": losses, "fp8": {n: t.clone() for n, t in engine.tensors()["fp8"].items()}, "scales": []}
     finally:
         torch.set_default_dtype(usual)

@@ -13,7 +13,7 @@ from torch import Tensor
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.parallel.checkpoint import checkpoint
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group
 from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.fp8 import operands
@@ -106,13 +106,13 @@ def trained(
     try:
         engine = started(kind(), plan, name, recipe)
         if first:
-            engine.load(checkpoint.newest(Path(folder), joined()).groups)
+            engine.load(checkpoint.newest(Path(folder), gather_group()).groups)
         with pytest.MonkeyPatch.context() as patch:
             without_float32(patch)
             losses = [engine.step([own(plan, rank, index)]).loss for index in range(first, first + 3)]
         tensors = engine.tensors()
         if folder:
-            checkpoint.save(Path(folder), first + 3, tensors, {}, ranks=joined())
+            checkpoint.save(Path(folder), first + 3, tensors, {}, ranks=gather_group())
     finally:
         torch.set_default_dtype(usual)
     return {"loss": losses, "fp8": {key: tensor.clone() for key, tensor in tensors.get("fp8", {}).items()},

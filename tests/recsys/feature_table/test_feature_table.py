@@ -17,8 +17,8 @@ from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk, LogSource
-from nemo_vfm.sparse.row_deduplication import deduplicated
-from nemo_vfm.sparse.windowed_rows import windowed
+from nemo_vfm.sparse.row_deduplication import deduplicate
+from nemo_vfm.sparse.windowed_rows import to_windows
 from tests.support.jagged_rows import jagged, lists
 from tests.support.session_chunk import SCHEMA, equal_chunks, equal_rows, session_chunk
 
@@ -50,7 +50,7 @@ def test_the_samples_come_back_whatever_range_is_read(table):
 def test_stored_runs_are_the_groups_that_comparing_neighbours_finds(table):
     for begin, end in [(0, len(CHUNK)), (3, 61), (50, 140), (127, 129), (64, 192)]:
         rows = CHUNK.rows(begin, end)
-        expected = deduplicated(rows.features, SCHEMA.groups, clustered=True)
+        expected = deduplicate(rows.features, SCHEMA.groups, clustered=True)
         chunk, groups = table.read_deduplicated(begin, end)
         assert [*chunk.features] == ["item"] and [*groups] == ["user", "recent"]
         for name, group in groups.items():
@@ -61,8 +61,8 @@ def test_stored_runs_are_the_groups_that_comparing_neighbours_finds(table):
 def test_windows_are_stored_as_their_new_values(table):
     stored = 0
     for number, (begin, end) in enumerate(itertools.pairwise(table.row_groups)):
-        unique = deduplicated(CHUNK.rows(begin, end).features, {"recent": ["history"]}, clustered=True)["recent"]
-        found, expected = table.windows(number)["history"], windowed(unique.features["history"])
+        unique = deduplicate(CHUNK.rows(begin, end).features, {"recent": ["history"]}, clustered=True)["recent"]
+        found, expected = table.windows(number)["history"], to_windows(unique.features["history"])
         assert torch.equal(found.buffer_K, expected.buffer_K) and torch.equal(found.starts_B, expected.starts_B)
         stored += len(found.buffer_K)
     counts = table.manifest.values["history"]

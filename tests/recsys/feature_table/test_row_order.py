@@ -10,7 +10,7 @@ SESSIONS = torch.arange(40).repeat_interleave(5)
 
 def arranged(order, window, **options):
     options = {"window_groups": 1, "block_rows": 7, "seed": 0, **options}
-    return RowOrder([200], order=order, **options).arranged(window, torch.arange(200), SESSIONS).tolist()
+    return RowOrder([200], order=order, **options).arrange(window, torch.arange(200), SESSIONS).tolist()
 
 
 def test_row_groups_that_are_held_out_are_in_no_window():

@@ -88,8 +88,8 @@ def test_calls_fit_their_schema_and_where_no_tool_serves_none_is_called(tmp_path
 
 def test_of_all_requests_the_share_that_no_tool_serves_is_exact() -> None:
     made = FunctionCalls(tools=MadeTools(areas=TextBank(texts=["a"])), requests=7, none_share=0.3)
-    served = [one for place in range(10) for one in made._served(place)]
-    assert served.count(False) == 21 and len({tuple(made._served(place)) for place in range(10)}) > 3
+    served = [one for place in range(10) for one in made._served_requests(place)]
+    assert served.count(False) == 21 and len({tuple(made._served_requests(place)) for place in range(10)}) > 3
 
 
 def test_the_rows_pass_our_chat_format_with_a_template_that_has_tools(tmp_path: Path) -> None:
@@ -99,8 +99,10 @@ def test_the_rows_pass_our_chat_format_with_a_template_that_has_tools(tmp_path: 
     chat = ChatFormat(tokenizer=FolderTokenizer(folder=tmp_path))
     again = pq.read_table(tmp_path / "run/rows.parquet").to_pylist()
     for row, column in zip(rows, again, strict=True):
-        found = chat.masked(row["messages"], tools=row["tools"])
-        assert found == chat.masked(column["messages"], tools=json.loads(column["tools"])) and any(found.assistant)
+        found = chat.encode_with_mask(row["messages"], tools=row["tools"])
+        assert found == chat.encode_with_mask(column["messages"], tools=json.loads(column["tools"])) and any(
+            found.assistant
+        )
         calls = [{**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"])}}
                  for call in row["messages"][1].get("tool_calls", [])]  # fmt: skip
         mapped = [row["messages"][0], {**row["messages"][1], "tool_calls": calls}, *row["messages"][2:]]

@@ -49,7 +49,9 @@ def test_a_program_is_a_question_and_is_not_run_again_once_its_end_is_known(tmp_
 
 @pytest.mark.usefixtures("strict")
 def test_of_what_a_program_complains_the_end_is_kept() -> None:
-    said = ProgramModel(limits=Limits(wall_s=9.0)).say(asked("import sys\nsys.stderr.write('a' * 9000 + 'b')").built())
+    said = ProgramModel(limits=Limits(wall_s=9.0)).say(
+        asked("import sys\nsys.stderr.write('a' * 9000 + 'b')").build_messages()
+    )
     assert end_in(said.text).stderr == "a" * 1499 + "b"
 
 

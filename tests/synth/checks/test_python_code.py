@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_vfm.synth.checks.python_code import code_blocks, code_in, num_assertions, parsed, signatures
+from nemo_vfm.synth.checks.python_code import code_blocks, code_in, num_assertions, parse, signatures
 
 
 @pytest.mark.parametrize(("answer", "blocks"), [
@@ -27,11 +27,11 @@ def test_an_answer_that_is_a_program_needs_no_fence_and_a_word_is_no_program() -
 
 @pytest.mark.parametrize("source", ["x = = 1", "return 1", "\0", "def f(a, a): pass", "(" * 5000, "x = 1\n" * 40_000])
 def test_what_does_not_compile_has_no_tree(source: str) -> None:
-    assert parsed(source) is None and parsed("s = '\\d'") is not None
+    assert parse(source) is None and parse("s = '\\d'") is not None
 
 
 def test_signatures_say_how_a_program_is_called() -> None:
-    tree = parsed(
+    tree = parse(
         "import os\nclass A(B):\n    x = 1\n    def get(self, k=2):\n        def inner(): ...\nasync def f(*a): ..."
     )
     assert tree and signatures(tree) == ["class A:", "    def get(self, k=2):", "async def f(*a):"]
@@ -45,7 +45,7 @@ def test_signatures_say_how_a_program_is_called() -> None:
     ("print(f(1))", 0),
 ])  # fmt: skip
 def test_assertions_count_that_are_met_and_depend_on_the_program(tests: str, count: int) -> None:
-    tree = parsed(tests)
+    tree = parse(tests)
     assert tree and num_assertions(tree, {"f"}) == count
 
 

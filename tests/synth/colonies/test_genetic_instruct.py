@@ -15,9 +15,9 @@ from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.checks.limited_child import protections
 from nemo_vfm.synth.checks.program_model import ProgramModel
-from nemo_vfm.synth.colonies.genetic_instruct import Breeding, Colony, GeneticInstruct, Offspring
+from nemo_vfm.synth.colonies.genetic_instruct import Colony, GeneticInstruct, Offspring, Reproduction
 from nemo_vfm.synth.pipelines.text_bank import TextBank
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped
+from nemo_vfm.synth.programs.row_program import Ask, Draft, DroppedRow
 from tests.support.told_models import ToldModel, ledger_of, ran
 
 SMALL = ("pipeline.colonies=2", "pipeline.generations=2", "pipeline.offspring=4", "rows=16", "min_yield=0")
@@ -142,13 +142,13 @@ def test_a_task_like_an_earlier_one_of_any_colony_is_dropped(tmp_path: Path) -> 
 
 
 def test_of_a_population_the_fittest_stay_and_of_equals_the_younger() -> None:
-    colony = Colony(0, ["old", "older"], 6.0, Breeding(("more",), 0.5, 3, 4, 3))
+    colony = Colony(0, ["old", "older"], 6.0, Reproduction(("more",), 0.5, 3, 4, 3))
 
-    def child(task: str, score: float, end: Draft | Dropped) -> Offspring:
+    def child(task: str, score: float, end: Draft | DroppedRow) -> Offspring:
         return Offspring(Ask("instruct"), {}, task, [], {"task": score, "solution": 3}, end)
 
     row = Draft([])
-    colony.admit([child("unfit", 4, Dropped("judged")), child("good", 4, row), child("same", 3, row)])
+    colony.admit([child("unfit", 4, DroppedRow("judged")), child("good", 4, row), child("same", 3, row)])
     assert colony.tasks()[:2] == ["good", "same"] and colony.tasks()[2] in ("old", "older")
 
 

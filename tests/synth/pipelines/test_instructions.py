@@ -14,7 +14,7 @@ from nemo_vfm.synth.embedded import made_obedience
 from nemo_vfm.synth.embedded.word_draw import WordDraw
 from nemo_vfm.synth.pipelines.instructions import Instructions
 from nemo_vfm.synth.pipelines.topic_tasks import TopicTasks
-from nemo_vfm.synth.programs.row_program import Dropped, RowFailed, Task, said
+from nemo_vfm.synth.programs.row_program import DroppedRow, RowFailed, Task, said
 from tests.support.told_models import ToldModel, ledger_of, ran
 from tests.synth.programs.test_synthesize import Shuffled
 
@@ -95,7 +95,7 @@ def test_a_first_answer_that_obeys_already_is_nothing_to_revise() -> None:
     next(program)
     with pytest.raises(StopIteration) as stop:
         program.send(["No."])
-    assert stop.value.value == Dropped("the first answer obeys what was drawn")
+    assert stop.value.value == DroppedRow("the first answer obeys what was drawn")
 
 
 def test_a_user_who_says_the_same_again_drops_the_row() -> None:
@@ -106,7 +106,7 @@ def test_a_user_who_says_the_same_again_drops_the_row() -> None:
     assert ask.prompt == "next_turn" and "[assistant]\nIt is so." in ask.values["transcript"]
     with pytest.raises(StopIteration) as stop:
         program.send(["it is SO"])
-    assert stop.value.value == Dropped("a turn of the user repeats an earlier one")
+    assert stop.value.value == DroppedRow("a turn of the user repeats an earlier one")
 
 
 def test_a_task_that_no_instruction_fits_fails_and_a_conversation_keeps_its_turns() -> None:

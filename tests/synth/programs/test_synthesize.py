@@ -516,7 +516,7 @@ def test_a_budget_passes_over_the_embedded_responder(tmp_path: Path) -> None:
 def test_data_are_never_places_of_a_prompt() -> None:
     prompt = Prompt(text="On {topic}: {question} {1} {X}")
     assert prompt.names() == {"topic", "question"}
-    assert Prompt(text="{a}{b}").filled({"a": "{b}", "b": "{a}"}) == "{b}{a}"
+    assert Prompt(text="{a}{b}").fill({"a": "{b}", "b": "{a}"}) == "{b}{a}"
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import Preempted, UserError
-from nemo_vfm.core.preemption import listening
+from nemo_vfm.core.preemption import listen_for_signals
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.runtime.recipe_metric import recipe_metric
-from nemo_vfm.train.lightning.best import BestSoFar, KeepBest, existing, found
+from nemo_vfm.train.lightning.best import BestSoFar, KeepBest, find_checkpoint, list_checkpoints
 from tests.train.test_lightning_fit import EndAt, Net, job
 
 
@@ -42,29 +42,31 @@ def scored(scores: dict[int, float], end: int = 0, **more):
 )  # fmt: skip
 def test_the_first_of_the_best_stays_beside_the_newest(tmp_path, scores, mode, best):
     scored(scores, keep_best=KeepBest(metric="score", mode=mode)).run(Run(tmp_path, seed=3))
-    assert [path.name for path in existing(tmp_path)] == sorted({f"step-000000{best:02}.ckpt", "step-00000018.ckpt"})
-    assert found(tmp_path, "best") == tmp_path / f"checkpoints/step-000000{best:02}.ckpt"
-    assert torch.load(found(tmp_path, "best"), weights_only=True)["global_step"] == best
-    assert found(tmp_path, "last").name == "step-00000018.ckpt"
+    assert [path.name for path in list_checkpoints(tmp_path)] == sorted(
+        {f"step-000000{best:02}.ckpt", "step-00000018.ckpt"}
+    )
+    assert find_checkpoint(tmp_path, "best") == tmp_path / f"checkpoints/step-000000{best:02}.ckpt"
+    assert torch.load(find_checkpoint(tmp_path, "best"), weights_only=True)["global_step"] == best
+    assert find_checkpoint(tmp_path, "last").name == "step-00000018.ckpt"
 
 
 @pytest.mark.parametrize("end", [4, 9, 11])
 def test_the_choice_survives_a_resume(tmp_path: Path, end: int) -> None:
     """The best of all comes before the signal, and what comes after is better than nothing alone."""
     scores = {3: 1.0, 15: 2.0}
-    with listening(), pytest.raises(Preempted):
+    with listen_for_signals(), pytest.raises(Preempted):
         scored(scores, end).run(Run(tmp_path, seed=3))
     (tmp_path / "checkpoints/best.ckpt").unlink()  # as where a kill came between the checkpoint and the link
     scored(scores).run(Run(tmp_path, seed=3, resume=True))
-    assert found(tmp_path, "best").name == "step-00000003.ckpt"
+    assert find_checkpoint(tmp_path, "best").name == "step-00000003.ckpt"
 
 
 def test_a_metric_of_the_training_is_judged_at_the_end_of_its_epochs(tmp_path: Path) -> None:
     scored({}, keep_best=KeepBest(metric="train_loss", mode="min"), trainer={"limit_val_batches": 0}).run(Run(tmp_path))
     best = BestSoFar(tmp_path / "checkpoints", KeepBest(metric="train_loss", mode="min"))
-    best.load_state_dict(next(state for name, state in torch.load(found(tmp_path, "last"), weights_only=True)[
+    best.load_state_dict(next(state for name, state in torch.load(find_checkpoint(tmp_path, "last"), weights_only=True)[
         "callbacks"].items() if name == "SaveAndStop"))  # fmt: skip
-    assert best.path == found(tmp_path, "best") and math.isfinite(best.score) and best.step % 6 == 0
+    assert best.path == find_checkpoint(tmp_path, "best") and math.isfinite(best.score) and best.step % 6 == 0
 
 
 def test_ranks_follow_the_first_also_where_it_alone_has_logged_the_metric(tmp_path, monkeypatch):
@@ -85,7 +87,7 @@ def test_a_metric_that_nobody_logs_is_named_and_there_is_no_best(tmp_path: Path,
     scored({}, keep_best=KeepBest(metric="val_los", mode="min")).run(Run(tmp_path))
     assert "finite val_los; the module logged" in " ".join("".join(capfd.readouterr()).split())
     with pytest.raises(UserError, match="has no best checkpoint"):
-        found(tmp_path, "best")
+        find_checkpoint(tmp_path, "best")
 
 
 def test_the_list_of_runs_stars_by_the_same_metric(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.report.parts.plain_text import figure
 from nemo_vfm.train.lightning import prediction_files as predictions
-from nemo_vfm.train.lightning.best import KeepBest, found
+from nemo_vfm.train.lightning.best import KeepBest, find_checkpoint
 from nemo_vfm.train.lightning.evaluation import LightningPredict, LightningTest, LightningValidate
 from nemo_vfm.train.lightning.fit_settings import TrainerOptions
 from nemo_vfm.train.lightning_fit import LightningFit
@@ -74,7 +74,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fitted")
     LightningFit(module=Line, data=Numbers, trainer=TrainerOptions(max_epochs=2, val_check_interval=2),
                  accelerator="cpu", keep_best=KeepBest(metric="error", mode="max")).run(Run(folder))  # fmt: skip
-    assert found(folder, "best") != found(folder, "last")
+    assert find_checkpoint(folder, "best") != find_checkpoint(folder, "last")
     return folder
 
 
@@ -91,7 +91,7 @@ def by_lightning(path: Path, kind: str) -> float:
 @pytest.mark.parametrize(("job", "kind"), [(LightningTest, "test"), (LightningValidate, "validate")])
 @pytest.mark.parametrize("ckpt", ["best", "last", "path"])
 def test_the_figures_are_those_of_the_trainer_with_the_checkpoint(tmp_path, fitted, job, kind, ckpt):
-    path = found(fitted, "best" if ckpt == "path" else ckpt)
+    path = find_checkpoint(fitted, "best" if ckpt == "path" else ckpt)
     where = {"ckpt": path} if ckpt == "path" else {"ckpt": ckpt, "trained": fitted}
     outcome = job(module=Line, data=Numbers, accelerator="cpu", **where).run(Run(tmp_path))
     assert outcome.figures == {"error": pytest.approx(by_lightning(path, kind), rel=1e-6)}
@@ -134,7 +134,7 @@ def test_columns_follow_from_what_a_step_returns_and_rows_from_the_data(tmp_path
 
 def test_a_module_predicts_with_the_weights_that_are_named(tmp_path, fitted):
     for which in ("best", "last"):
-        layer = torch.load(found(fitted, which), weights_only=True)["state_dict"]
+        layer = torch.load(find_checkpoint(fitted, which), weights_only=True)["state_dict"]
         found_here = predict(tmp_path / which, fitted, ckpt=which)["prediction"]
         expected = layer["layer.weight"].item() * np.arange(22) + layer["layer.bias"].item()
         assert np.allclose(np.array(found_here)[:, 0], expected, rtol=1e-5)
@@ -168,20 +168,20 @@ def test_the_rows_of_ranks_are_put_into_the_order_of_the_data(tmp_path, monkeypa
     monkeypatch.setattr(predictions, "_GROUP_BYTES", 4000)
     parts = []
     for rank in range(3):
-        part = predictions._Part(tmp_path / f"{rank}.parquet", predictions._table(torch.zeros(1), "").schema)
+        part = predictions._RankRows(tmp_path / f"{rank}.parquet", predictions._table(torch.zeros(1), "").schema)
         own = torch.arange(rank, count, 3, dtype=torch.float32)
         for batch in own.split(100):
             part.add(predictions._table(batch, ""), "")
         part.close()
         parts.append(tmp_path / f"{rank}.parquet")
-    whole = pq.read_table(predictions._merged(parts, tmp_path / "whole.parquet"))
+    whole = pq.read_table(predictions._merge(parts, tmp_path / "whole.parquet"))
     assert whole["prediction"].to_pylist() == [*range(count)]
 
 
 def test_only_a_few_rows_are_held(tmp_path, monkeypatch):
     monkeypatch.setattr(predictions, "_GROUP_BYTES", 1000)
     table = predictions._table(torch.zeros(100), "")
-    part = predictions._Part(tmp_path / "a.parquet", table.schema)
+    part = predictions._RankRows(tmp_path / "a.parquet", table.schema)
     for _ in range(50):
         part.add(table, "")
         assert sum(one.nbytes for one in part._held) < 1000
@@ -216,7 +216,7 @@ def test_a_recipe_fits_tests_and_predicts_and_its_report_has_the_figures(tmp_pat
              f"run_dir={tmp_path / 'run'}"]  # fmt: skip
     assert main(["run", recipe, *words]) == 0, capsys.readouterr().err
     figures = json.loads((tmp_path / "run/test/figures.json").read_text())["figures"]
-    assert figures["error"] == pytest.approx(by_lightning(found(tmp_path / "run/fit", "best"), "test"))
+    assert figures["error"] == pytest.approx(by_lightning(find_checkpoint(tmp_path / "run/fit", "best"), "test"))
     page = (tmp_path / "run/report.html").read_text()
     assert ">Test</h2>" in page and ">Predictions</h2>" in page and ">Samples</h2>" not in page
     assert f">{figure(figures['error'])}<" in page
@@ -237,7 +237,7 @@ def test_two_ranks_predict_the_rows_of_one_in_the_same_order(tmp_path, fitted):
                f"run_dir={tmp_path / 'run'}"]  # fmt: skip
     done = preloaded.run(command, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
-    layer = torch.load(found(tmp_path / "run/fit", "best"), weights_only=True)["state_dict"]
+    layer = torch.load(find_checkpoint(tmp_path / "run/fit", "best"), weights_only=True)["state_dict"]
     for step in ("wide", "narrow"):
         rows = np.array(pq.read_table(tmp_path / f"run/{step}/predictions.parquet")["prediction"].to_pylist())[:, 0]
         assert np.allclose(rows, layer["layer.weight"].item() * np.arange(22) + layer["layer.bias"].item(), rtol=1e-5)

@@ -22,7 +22,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Subset
 
 from nemo_vfm.core.errors import Preempted
-from nemo_vfm.core.preemption import listening
+from nemo_vfm.core.preemption import listen_for_signals
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.lightning.fit_settings import TrainerOptions
@@ -664,7 +664,7 @@ def test_a_stop_waits_for_the_step_in_which_gathered_gradients_end(tmp_path: Pat
     kind = KINDS["accumulated by hand"]
     whole = train(kind, tmp_path / "whole", draws=True)
     ended = replace(kind, callbacks={"end": partial(Die, "begin", signal.SIGTERM)})
-    with listening(), pytest.raises(Preempted):
+    with listen_for_signals(), pytest.raises(Preempted):
         train(ended, tmp_path / "run", draws=True)
     assert last(tmp_path / "run").name == "step-00000009.ckpt"
     require_same(train(kind, tmp_path / "run", draws=True), whole)

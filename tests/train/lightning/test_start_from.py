@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.train.lightning.best import existing, found
+from nemo_vfm.train.lightning.best import find_checkpoint, list_checkpoints
 from nemo_vfm.train.lightning.evaluation import LightningValidate
 from nemo_vfm.train.lightning.fit_settings import StartWeights
 from nemo_vfm.train.lightning.start_weights import begin_with
@@ -50,14 +50,14 @@ def test_only_a_fresh_run_begins_with_them(tmp_path: Path) -> None:
     given = weights(tmp_path / "a.ckpt")
     short = {"callbacks": {}, "start_from": tmp_path / "a.ckpt", "trainer": {"max_epochs": 1}}
     job(**short | {"trainer": {"max_epochs": 1, "max_steps": 1}}).run(Run(tmp_path / "run"))
-    first = torch.load(found(tmp_path / "run", "last"), weights_only=True)["state_dict"]
+    first = torch.load(find_checkpoint(tmp_path / "run", "last"), weights_only=True)["state_dict"]
     assert all((first[name] - given[name]).abs().max() <= 0.011 for name in given), "a step of AdamW from there"
     job(**short).run(Run(tmp_path / "run", resume=True))
     torch.save({}, tmp_path / "a.ckpt")  # nobody reads it again
     job(**short).run(Run(tmp_path / "run", resume=True))
     begun = Net()
     begin_with(StartWeights(path=tmp_path / "run"), begun)
-    last = torch.load(found(tmp_path / "run", "last"), weights_only=True)["state_dict"]
+    last = torch.load(find_checkpoint(tmp_path / "run", "last"), weights_only=True)["state_dict"]
     assert all(torch.equal(value, last[name]) for name, value in begun.state_dict().items())
 
 
@@ -74,10 +74,13 @@ def test_an_average_that_the_end_puts_in_is_what_others_begin_with_and_no_resume
     begun = Net()
     begin_with(StartWeights(path=tmp_path), begun)
     assert all(torch.equal(value, begun.state_dict()[name]) for name, value in made[0].state_dict().items())
-    assert found(tmp_path, "last").name == "final.ckpt" and existing(tmp_path)[-1].name == "step-00000024.ckpt"
+    assert (
+        find_checkpoint(tmp_path, "last").name == "final.ckpt"
+        and list_checkpoints(tmp_path)[-1].name == "step-00000024.ckpt"
+    )
     test = LightningValidate(module=Net, data=Loud, trained=tmp_path, ckpt="last", accelerator="cpu")
     assert "final.ckpt" in test.run(Run(tmp_path / "test")).summary
-    plain = torch.load(existing(tmp_path)[-1], weights_only=True)["state_dict"]
+    plain = torch.load(list_checkpoints(tmp_path)[-1], weights_only=True)["state_dict"]
     assert any(not torch.equal(value, plain[name]) for name, value in begun.state_dict().items())
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nemo_vfm.models.blocks.layers import LayerNorm1p, RMSNorm, RMSNorm1p, rotate_first
-from nemo_vfm.models.blocks.text.experts import Activation, Experts, MixtureOfExperts, Perceptron, Routes
+from nemo_vfm.models.blocks.text.experts import Activation, ExpertMLP, Experts, MixtureOfExperts, Routes
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.parallel.layers.parallel_attention import causal_attention, in_window, own_queries, whole_groups
 
@@ -25,7 +25,7 @@ _NORMS: dict[NormKind, type[nn.Module]] = {"layernorm1p": LayerNorm1p, "rmsnorm"
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class BlockSizes:
     """Of one block."""
 
     width: int  #: D
@@ -43,12 +43,12 @@ class Sizes:
     experts: Experts | None  #: in place of the perceptron; None for none
 
 
-def norm_of(sizes: Sizes) -> nn.Module:
+def norm_of(sizes: BlockSizes) -> nn.Module:
     """The norm before each half of a block."""
     return _NORMS[sizes.norm](dim=sizes.width, eps=sizes.eps)
 
 
-def head_norm_of(sizes: Sizes) -> nn.Module | None:
+def head_norm_of(sizes: BlockSizes) -> nn.Module | None:
     """The norm of each head's queries or keys, if there is one."""
     kind = RMSNorm1p if sizes.norm == "rmsnorm1p" else RMSNorm
     return kind(dim=sizes.head_dim, eps=sizes.eps) if sizes.qk_norm else None
@@ -120,7 +120,7 @@ class TextContext:
 class CausalAttention(nn.Module):
     """Grouped-query attention (Ainslie et al. 2023, arXiv 2305.13245): every token looks at itself and its past."""
 
-    def __init__(self, sizes: Sizes, layer: int, window: int | None = None) -> None:
+    def __init__(self, sizes: BlockSizes, layer: int, window: int | None = None) -> None:
         super().__init__()
         self.window = window
         self.scale = 1.0 if sizes.query_scalar is None else (sizes.head_dim / sizes.query_scalar) ** 0.5
@@ -153,16 +153,16 @@ class CausalAttention(nn.Module):
 class DecoderBlock(nn.Module):
     """Attention and perceptron, each added to what comes in, each after a norm and, in some models, before another."""
 
-    def __init__(self, sizes: Sizes, layer: int, window: int | None = None) -> None:
+    def __init__(self, sizes: BlockSizes, layer: int, window: int | None = None) -> None:
         super().__init__()
         self.attention_norm, self.mlp_norm = norm_of(sizes), norm_of(sizes)
         self.attention_post_norm = norm_of(sizes) if sizes.post_norm else None
         self.mlp_post_norm = norm_of(sizes) if sizes.post_norm else None
         self.attention = CausalAttention(sizes, layer, window)
-        self.mlp: Perceptron | None = None
+        self.mlp: ExpertMLP | None = None
         self.experts: MixtureOfExperts | None = None
         if sizes.experts is None or layer in sizes.experts.dense_layers:
-            self.mlp = Perceptron(sizes.width, sizes.mlp_hidden, sizes.activation)
+            self.mlp = ExpertMLP(sizes.width, sizes.mlp_hidden, sizes.activation)
         else:
             self.experts = MixtureOfExperts(sizes.width, sizes.activation, sizes.experts)
 

@@ -20,7 +20,7 @@ from nemo_vfm.parallel.layers.uncompiled import uncompiled
 Activation = Literal["squared_relu", "swiglu", "geglu", "gelu"]
 
 
-class Perceptron(nn.Module):
+class ExpertMLP(nn.Module):
     """Two linears with an activation between; with a gate (Shazeer 2020, arXiv 2002.05202), three."""
 
     def __init__(self, width: int, hidden: int, activation: Activation) -> None:
@@ -106,7 +106,7 @@ class MixtureOfExperts(nn.Module):
         super().__init__()
         self.per_token, self.normalised = experts.per_token, experts.normalised
         self.router = Linear(width, experts.count, bias=False)
-        self.perceptrons = nn.ModuleList(Perceptron(width, experts.hidden, activation) for _ in range(experts.count))
+        self.perceptrons = nn.ModuleList(ExpertMLP(width, experts.hidden, activation) for _ in range(experts.count))
 
     @uncompiled  # how many rows an expert gets depends on the tokens
     def forward(self, x: Tensor, routes: Routes | None = None) -> Tensor:

@@ -44,10 +44,10 @@ def same(one: Json, other: Json) -> bool:
 
 def wrong(key: str, value: Json, expected: str) -> DataError:
     """The sentence about a value that cannot be."""
-    return DataError(f"config.json says {key}: {shown(value)}; it must be {expected}")
+    return DataError(f"config.json says {key}: {value_text(value)}; it must be {expected}")
 
 
-def shown(value: Json) -> str:
+def value_text(value: Json) -> str:
     """A value as the file has it, never longer than a line."""
     try:
         text = json.dumps(value)
@@ -87,4 +87,4 @@ def require_known(config: Mapping[str, Json], read: Collection[str], fixed: Mapp
                         f"may change what the model computes")  # fmt: skip
     for key, value in fixed.items():
         if key in config and not same(config[key], value):
-            raise wrong(key, config[key], f"{shown(value)}, or be left out")
+            raise wrong(key, config[key], f"{value_text(value)}, or be left out")

@@ -13,8 +13,8 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.blocks.text.experts import Experts
 from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import TextRope
-from nemo_vfm.models.convert.language.config_keys import flag, positive, same, shown, whole, wrong
-from nemo_vfm.models.convert.language.gpt_families import FAMILIES, FIXED, IGNORED, MOST_TOKENS, READ, SIZES, Family
+from nemo_vfm.models.convert.language.config_keys import flag, positive, same, value_text, whole, wrong
+from nemo_vfm.models.convert.language.gpt_families import FAMILIES, FIXED, IGNORED, MOST_TOKENS, READ, SIZES, GptFamily
 from nemo_vfm.models.convert.language.gpt_rope import ropes_of, ropes_told, ropes_unsayable
 from nemo_vfm.models.gpt import GPT
 
@@ -41,8 +41,8 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
     key, scalar = "query_pre_attn_scalar", family.query_scalar
     told = config.get(family.activation_key, next(iter(family.activations)))
     if not isinstance(told, str) or told not in family.activations:
-        raise DataError(f"config.json of a {family.architecture} says {family.activation_key}: {shown(told)}, which "
-                        f"GPT does not have; known there are {', '.join(family.activations)}")  # fmt: skip
+        raise DataError(f"config.json of a {family.architecture} says {family.activation_key}: {value_text(told)}, "
+                        f"which GPT does not have; known there are {', '.join(family.activations)}")  # fmt: skip
     return {
         **sizes,
         "activation": family.activations[told],
@@ -60,30 +60,30 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
     }
 
 
-def family_of(config: Mapping[str, Json]) -> Family:
+def family_of(config: Mapping[str, Json]) -> GptFamily:
     """Whose config.json it is."""
     names = config.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in tuple(FAMILIES):
         told = names[0] if isinstance(names, list) and len(names) == 1 else names
-        raise DataError(f"config.json says {told if isinstance(told, str) else shown(told)}; known language models are "
-                        f"{', '.join(FAMILIES)}; transformers loads others")  # fmt: skip
+        raise DataError(f"config.json says {told if isinstance(told, str) else value_text(told)}; known language "
+                        f"models are {', '.join(FAMILIES)}; transformers loads others")  # fmt: skip
     family = FAMILIES[names[0]]
     if not same(kind := config.get("model_type", family.model_type), family.model_type):
-        raise DataError(f"config.json says {names[0]} and model_type: {shown(kind)}, of which transformers takes the "
-                        f"latter; they must be of one model")  # fmt: skip
+        raise DataError(f"config.json says {names[0]} and model_type: {value_text(kind)}, of which transformers takes "
+                        f"the latter; they must be of one model")  # fmt: skip
     return family
 
 
-def _require_known(config: Mapping[str, Json], family: Family) -> None:
+def _require_known(config: Mapping[str, Json], family: GptFamily) -> None:
     fixed = {**FIXED, **family.fixed, **({} if "switched" in family.window else {"use_sliding_window": False})}
     passed = READ | IGNORED | family.read | family.ignored | {family.eps_key, family.activation_key}
     if family.qkv_bias:  # no word about four projections is true of three
         fixed = {key: value for key, value in fixed.items() if key != "attention_bias"}
     known = passed | fixed.keys()
-    if other := [f"{key}: {shown(config[key])} (only {shown(fixed[key])} works)" for key in config
+    if other := [f"{key}: {value_text(config[key])} (only {value_text(fixed[key])} works)" for key in config
                  if key in fixed and not same(config[key], fixed[key])]:  # fmt: skip
         raise DataError(f"config.json of a {family.architecture} says {', '.join(other)}, which GPT does not support")
-    if unknown := [f"{shown(key)}: {shown(config[key])}" for key in config if key not in known]:
+    if unknown := [f"{value_text(key)}: {value_text(config[key])}" for key in config if key not in known]:
         raise DataError(f"config.json of a {family.architecture} says {', '.join(unknown)}, which is unknown and may "
                         f"change what the model computes; delete what does not")  # fmt: skip
 
@@ -115,7 +115,7 @@ def config_of(model: GPT, most_tokens: int) -> dict[str, Json]:
     }  # fmt: skip
 
 
-def _unsayable(model: GPT, family: Family) -> Iterator[str]:
+def _unsayable(model: GPT, family: GptFamily) -> Iterator[str]:
     sizes = model.sizes
     for name in ("norm", "qkv_bias", "qk_norm", "post_norm"):
         if getattr(sizes, name) != getattr(family, name):
@@ -140,7 +140,7 @@ def _unsayable(model: GPT, family: Family) -> Iterator[str]:
 
 
 def window_of(
-    config: Mapping[str, Json], family: Family, depth: int, near: TextRope | None
+    config: Mapping[str, Json], family: GptFamily, depth: int, near: TextRope | None
 ) -> SlidingWindow | None:  # fmt: skip
     """What GPT is to be built with."""
     told = {"sliding_window": family.window_tokens, **config}
@@ -160,11 +160,11 @@ def window_of(
         is_free = family.window == "by layer" or (family.window == "switched by layer" and is_on)
         usual = None if is_free else layers
         if not isinstance(types, list) or len(types) != depth or not all(one in _TYPES for one in types):
-            raise DataError(f"config.json says layer_types: {shown(types)}; it must say {' or '.join(_TYPES)} of each "
-                            f"of {depth} layers")  # fmt: skip
+            raise DataError(f"config.json says layer_types: {value_text(types)}; it must say {' or '.join(_TYPES)} of "
+                            f"each of {depth} layers")  # fmt: skip
         layers = [layer for layer, one in enumerate(types) if one == _TYPES[1]]
         if usual is not None and layers != usual:
-            raise DataError(f"config.json of a {family.architecture} says layer_types: {shown(types)}, and "
+            raise DataError(f"config.json of a {family.architecture} says layer_types: {value_text(types)}, and "
                             f"sliding_window is for {len(usual)} of {depth} layers; leave out the "
                             f"wrong one")  # fmt: skip
     if not is_on and not layers:
@@ -176,7 +176,7 @@ def window_of(
     return SlidingWindow(tokens, None if len(layers) == depth else tuple(layers), near) if layers else None
 
 
-def window_told(model: GPT, family: Family) -> dict[str, Json]:
+def window_told(model: GPT, family: GptFamily) -> dict[str, Json]:
     """The keys of config.json."""
     if family.window == "never":
         return {}
@@ -203,8 +203,8 @@ def experts_of(config: Mapping[str, Json], depth: int) -> Experts:
     }  # fmt: skip
     names = [name for name in ("num_experts", "num_local_experts") if name in told]
     if len(names) == 2 and told[names[0]] != told[names[1]]:
-        raise DataError(f"config.json says num_experts: {shown(told[names[0]])} and num_local_experts: "
-                        f"{shown(told[names[1]])}, which mean the same; leave out the wrong one")  # fmt: skip
+        raise DataError(f"config.json says num_experts: {value_text(told[names[0]])} and num_local_experts: "
+                        f"{value_text(told[names[1]])}, which mean the same; leave out the wrong one")  # fmt: skip
     balance = told["router_aux_loss_coef"]
     try:
         named = told.get("mlp_only_layers") or []

@@ -23,7 +23,7 @@ EXPERT_KEYS = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class GptFamily:
     """One architecture of transformers."""
 
     architecture: str  #: as config.json names it
@@ -62,22 +62,24 @@ class Family:
 
 
 #: By architecture, in the order in which a model of ours looks for one that can say it.
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, GptFamily] = {
     family.architecture: family
     for family in (
-        Family("LlamaForCausalLM", "llama", _GATED, whole_heads=True),
-        Family("MistralForCausalLM", "mistral", _GATED, groups=8, window="always", window_tokens=4096),
-        Family("Qwen2ForCausalLM", "qwen2", _GATED, qkv_bias=True, groups=32, window="switched by layer",
+        GptFamily("LlamaForCausalLM", "llama", _GATED, whole_heads=True),
+        GptFamily("MistralForCausalLM", "mistral", _GATED, groups=8, window="always", window_tokens=4096),
+        GptFamily("Qwen2ForCausalLM", "qwen2", _GATED, qkv_bias=True, groups=32, window="switched by layer",
                window_tokens=4096),
-        Family("Qwen3ForCausalLM", "qwen3", _GATED, qk_norm=True, groups=32, head_dim=128, window="switched by layer",
+        GptFamily("Qwen3ForCausalLM", "qwen3", _GATED, qk_norm=True, groups=32, head_dim=128,
+               window="switched by layer",
                window_tokens=4096),
-        Family("NemotronForCausalLM", "nemotron", _PLAIN, norm="layernorm1p", eps_key="norm_eps", eps=1e-5, share=0.5,
+        GptFamily("NemotronForCausalLM", "nemotron", _PLAIN, norm="layernorm1p", eps_key="norm_eps", eps=1e-5,
+               share=0.5,
                stretches=frozenset()),
-        Family("Phi3ForCausalLM", "phi3", _GATED, eps=1e-5, share=1.0, stretches=frozenset({"longrope"}),
+        GptFamily("Phi3ForCausalLM", "phi3", _GATED, eps=1e-5, share=1.0, stretches=frozenset({"longrope"}),
                trained_on=4096, window="always", fused=True,
                ignored=frozenset({"resid_pdrop", "embd_pdrop", "auto_map"}),
                fixed={"lm_head_bias": False, "full_attn_mod": 1, "interpolate_factor": 1}),
-        Family("Gemma3ForCausalLM", "gemma3_text", _GEMMA, "hidden_activation", norm="rmsnorm1p", qk_norm=True,
+        GptFamily("Gemma3ForCausalLM", "gemma3_text", _GEMMA, "hidden_activation", norm="rmsnorm1p", qk_norm=True,
                groups=4, head_dim=256, stretches=frozenset({"linear", "llama3"}), two_thetas=True, window="by layer",
                window_tokens=4096, whole_heads=True, tied=True, post_norm=True, scale_embedding=True,
                query_scalar=256, scored="Gemma3TextForSequenceClassification",
@@ -85,7 +87,7 @@ FAMILIES: dict[str, Family] = {
                ignored=frozenset({"_sliding_window_pattern"}),
                fixed={"attn_logit_softcapping": None, "final_logit_softcapping": None,
                       "use_bidirectional_attention": False}),
-        Family("Qwen3MoeForCausalLM", "qwen3_moe", _GATED, qk_norm=True, groups=4, window="switched",
+        GptFamily("Qwen3MoeForCausalLM", "qwen3_moe", _GATED, qk_norm=True, groups=4, window="switched",
                window_tokens=4096, experts=True, read=EXPERT_KEYS, ignored=frozenset({"output_router_logits"})),
     )
 }  # fmt: skip

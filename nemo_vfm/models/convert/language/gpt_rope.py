@@ -17,9 +17,9 @@ from nemo_vfm.models.blocks.text.rope_scaling import (
     default_long_rope_magnitude,
     default_yarn_magnitude,
 )
-from nemo_vfm.models.blocks.text_rope import LongContext, Stretch, TextRope
-from nemo_vfm.models.convert.language.config_keys import flag, positive, same, shown, whole, wrong
-from nemo_vfm.models.convert.language.gpt_families import MOST_TOKENS, Family
+from nemo_vfm.models.blocks.text_rope import LongContext, RopeScaling, TextRope
+from nemo_vfm.models.convert.language.config_keys import flag, positive, same, value_text, whole, wrong
+from nemo_vfm.models.convert.language.gpt_families import MOST_TOKENS, GptFamily
 from nemo_vfm.models.gpt import GPT
 
 _PLACES = ("rope_scaling", "rope_parameters")
@@ -35,12 +35,12 @@ _KINDS = {
                       _TRAINED_ON},
     "longrope": _PLAIN | {"short_factor", "long_factor", "factor", "attention_factor", _TRAINED_ON},
 }  # fmt: skip
-_NAMES: dict[type[Stretch], str] = {
+_NAMES: dict[type[RopeScaling], str] = {
     LongContext: "llama3", LinearScaling: "linear", YarnScaling: "yarn", LongRope: "longrope",
 }  # fmt: skip
 
 
-def ropes_of(config: Mapping[str, Json], family: Family) -> tuple[TextRope, TextRope | None]:
+def ropes_of(config: Mapping[str, Json], family: GptFamily) -> tuple[TextRope, TextRope | None]:
     """What GPT is to be built with: for blocks without a window, and where those with one have their own, for these."""
     if family.two_thetas:
         return _two_ropes(config, family)
@@ -52,24 +52,24 @@ def ropes_of(config: Mapping[str, Json], family: Family) -> tuple[TextRope, Text
     return found[0], None
 
 
-def _two_ropes(config: Mapping[str, Json], family: Family) -> tuple[TextRope, TextRope]:
+def _two_ropes(config: Mapping[str, Json], family: GptFamily) -> tuple[TextRope, TextRope]:
     """Version 4 has `rope_theta`, `rope_scaling` and `rope_local_base_freq`, and version 5 a mapping for each."""
     both = _entry(config, "rope_parameters") if config.get("rope_parameters") else {}
     if more := sorted(both.keys() - {_FAR, _NEAR}):
-        raise DataError(f"config.json of a {family.architecture} says {more[0]}: {shown(both[more[0]])} in "
+        raise DataError(f"config.json of a {family.architecture} says {more[0]}: {value_text(both[more[0]])} in "
                         f"rope_parameters, where only {_FAR} and {_NEAR} are read")  # fmt: skip
     far, near = (dict(_entry(both, name)) if both.get(name) else {} for name in (_FAR, _NEAR))
     scaling = _entry(config, "rope_scaling") if config.get("rope_scaling") else {}
     for key in far.keys() & scaling.keys():
         if far[key] != scaling[key]:
-            raise DataError(f"config.json says {key}: {shown(scaling[key])} in rope_scaling and {shown(far[key])} in "
-                            f"rope_parameters; leave out the wrong one")  # fmt: skip
+            raise DataError(f"config.json says {key}: {value_text(scaling[key])} in rope_scaling and "
+                            f"{value_text(far[key])} in rope_parameters; leave out the wrong one")  # fmt: skip
     far |= dict(scaling)
     for told, key, usual in ((far, "rope_theta", 1e6), (near, _NEAR_THETA, 1e4)):
         theta = config.get(key, told.get("rope_theta", usual))
         if told.get("rope_theta", theta) != theta:
-            raise DataError(f"config.json says {key}: {shown(theta)} on top and {shown(told['rope_theta'])} for rotary "
-                            f"positions; leave out the wrong one")  # fmt: skip
+            raise DataError(f"config.json says {key}: {value_text(theta)} on top and {value_text(told['rope_theta'])} "
+                            f"for rotary positions; leave out the wrong one")  # fmt: skip
         told["rope_theta"] = theta
     rest = {key: value for key, value in config.items() if key != "rope_theta"}
     return _rope(far, rest, family), _rope(near, rest, family)
@@ -82,26 +82,26 @@ def _entry(config: Mapping[str, Json], place: str) -> Mapping[str, Json]:
     return told
 
 
-def _rope(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> TextRope:
+def _rope(told: Mapping[str, Json], config: Mapping[str, Json], family: GptFamily) -> TextRope:
     kinds = [told[key] for key in ("rope_type", "type") if key in told] or ["default"]
     if family.stretches == {"longrope"}:  # Phi-3's other names for it
         kinds = ["longrope" if same(kind, "su") or same(kind, "yarn") else kind for kind in kinds]
     for kind in kinds:
         if not isinstance(kind, str) or kind not in _KINDS or kind != kinds[0]:
-            raise DataError(f"config.json asks for rotary positions of type {shown(kind)}; known are "
+            raise DataError(f"config.json asks for rotary positions of type {value_text(kind)}; known are "
                             f"{', '.join(_KINDS)}, under one name")  # fmt: skip
     kind = str(kinds[0])
     if kind != "default" and kind not in family.stretches:
         raise DataError(f"config.json of a {family.architecture} asks for rotary positions of type {kind}, which "
                         f"versions 4 and 5 of transformers do not both read there")  # fmt: skip
     if more := sorted(told.keys() - _KINDS[kind]):
-        raise DataError(f"config.json says {more[0]}: {shown(told[more[0]])} for rotary positions of type {kind}, "
+        raise DataError(f"config.json says {more[0]}: {value_text(told[more[0]])} for rotary positions of type {kind}, "
                         f"which do not have it")  # fmt: skip
     merged: dict[str, Json] = {"rope_theta": 10_000.0, "partial_rotary_factor": family.share or 1.0}
     for key in merged:
         if key in config and key in told and config[key] != told[key]:
-            raise DataError(f"config.json says {key}: {shown(config[key])} on top and {shown(told[key])} for rotary "
-                            f"positions; leave out the wrong one")  # fmt: skip
+            raise DataError(f"config.json says {key}: {value_text(config[key])} on top and {value_text(told[key])} for "
+                            f"rotary positions; leave out the wrong one")  # fmt: skip
     merged = merged | {key: config[key] for key in merged if key in config} | dict(told)
     share = positive(merged, "partial_rotary_factor")
     if family.share is None and share != 1:
@@ -115,7 +115,7 @@ def _rope(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) 
     return TextRope(theta=theta, share=share, long_context=stretch)
 
 
-def _stretch(kind: str, told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> Stretch | None:
+def _stretch(kind: str, told: Mapping[str, Json], config: Mapping[str, Json], family: GptFamily) -> RopeScaling | None:
     match kind:
         case "default":
             return None
@@ -141,15 +141,15 @@ def _stretch(kind: str, told: Mapping[str, Json], config: Mapping[str, Json], fa
     return LongRope(short, long, trained_on, magnitude)
 
 
-def _trained_on(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> int:
+def _trained_on(told: Mapping[str, Json], config: Mapping[str, Json], family: GptFamily) -> int:
     """Tokens before the stretching: on top, as Phi-3 has it, or beside the type, or else the longest text."""
     key, most = MOST_TOKENS
     on_top = config.get(_TRAINED_ON, family.trained_on)
     if on_top is None:
         return whole({**config, **told}, _TRAINED_ON if _TRAINED_ON in told else key, most)
     if told.get(_TRAINED_ON, on_top) != on_top:
-        raise DataError(f"config.json says {_TRAINED_ON}: {shown(on_top)} on top and {shown(told[_TRAINED_ON])} for "
-                        f"rotary positions; leave out the wrong one")  # fmt: skip
+        raise DataError(f"config.json says {_TRAINED_ON}: {value_text(on_top)} on top and "
+                        f"{value_text(told[_TRAINED_ON])} for rotary positions; leave out the wrong one")  # fmt: skip
     return whole({_TRAINED_ON: on_top}, _TRAINED_ON, most)
 
 
@@ -164,7 +164,7 @@ def _numbers(told: Mapping[str, Json], key: str) -> tuple[float, ...]:
     return tuple(positive({key: one}, key) for one in found)
 
 
-def ropes_told(model: GPT, family: Family, most_tokens: int) -> dict[str, Json]:
+def ropes_told(model: GPT, family: GptFamily, most_tokens: int) -> dict[str, Json]:
     """The keys of config.json."""
     rope = model.rope
     on_top: dict[str, Json] = {"rope_theta": rope.theta}
@@ -182,7 +182,7 @@ def ropes_told(model: GPT, family: Family, most_tokens: int) -> dict[str, Json]:
             **scaling, **on_top}  # fmt: skip
 
 
-def _stretch_told(given: Stretch | None, family: Family, most_tokens: int) -> dict[str, Json]:
+def _stretch_told(given: RopeScaling | None, family: GptFamily, most_tokens: int) -> dict[str, Json]:
     match given:
         case LongContext():
             return {"rope_type": "llama3", "factor": given.factor, "low_freq_factor": given.low_freq_factor,
@@ -204,7 +204,7 @@ def _stretch_told(given: Stretch | None, family: Family, most_tokens: int) -> di
     return {}
 
 
-def ropes_unsayable(model: GPT, family: Family) -> Iterator[str]:
+def ropes_unsayable(model: GPT, family: GptFamily) -> Iterator[str]:
     """What of a model's positions a family has no words for."""
     rope = model.rope
     if family.share is None and model.rotated != model.sizes.head_dim:

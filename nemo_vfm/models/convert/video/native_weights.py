@@ -71,7 +71,7 @@ class NativeWeights(SourceFolder):
     ) -> None:
         self.folder, self._stack, self._others = path, ExitStack(), given.others
         found = prefixes_of(given.tensors)
-        self.prefix = _chosen(found, key)
+        self.prefix = _choose_version(found, key)
         version = found[self.prefix]
         files = numbered_layers(given.tensors, self.prefix) if version == "nemo" else dict(given.tensors)
         self._files = files
@@ -152,7 +152,7 @@ def _tables(model: DiT) -> dict[str, Tensor]:
     return {f"{PREFIX}pos_embedder.{name}": table for name, table in found.items()}
 
 
-def _chosen(found: Mapping[str, Version], key: str | None) -> str:
+def _choose_version(found: Mapping[str, Version], key: str | None) -> str:
     if key is not None:
         chosen = [prefix for prefix in found if f".{prefix}".endswith(f".{key}.")]
     else:
@@ -176,8 +176,8 @@ def config_of(version: Version, shapes: Mapping[str, Shape], stretch: Sequence[f
     width, inputs = sizes("patch_embed.proj.weight")
     head_dim = sizes("transformer_blocks.0.attn1.norm_q.weight", 1)[0]
     hidden, text = sizes("transformer_blocks.0.ff.net.0.proj.weight")[0], _TEXT in shapes  # so named in both
-    outputs = _divided(sizes("proj_out.weight")[0], "channels of the output")
-    marks = _divided(inputs, "channels of the input") - 1 - outputs  # one channel marks padding
+    outputs = _channels_of_patches(sizes("proj_out.weight")[0], "channels of the output")
+    marks = _channels_of_patches(inputs, "channels of the input") - 1 - outputs  # one channel marks padding
     if marks not in (0, 1) or width % head_dim:
         raise DataError(f"its network takes {inputs} numbers of a patch and gives {outputs} channels, in heads of "
                         f"{head_dim} of {width}; of Cosmos are read those that take latents, a mark of given latents "
@@ -210,7 +210,7 @@ def config_of(version: Version, shapes: Mapping[str, Shape], stretch: Sequence[f
     }  # fmt: skip
 
 
-def _divided(numbers: int, what: str) -> int:
+def _channels_of_patches(numbers: int, what: str) -> int:
     if numbers % (PATCH[0] * PATCH[1] * PATCH[2]):
         raise DataError(f"{numbers} {what} are not those of patches of {PATCH}, which every published Cosmos has")
     return numbers // (PATCH[0] * PATCH[1] * PATCH[2])

@@ -88,8 +88,8 @@ def nemo_maps(
     width, ranks = model.width, [(part * rank, (part + 1) * rank) for part in range(_PARTS)]
     if model.modulation_rank != rank:
         ranks = [(0, _PARTS * rank)] * _PARTS
-        found["modulation.down.0.weight"] = _padded(found["modulation.down.0.weight"].names[0], 0, rank, model)
-        found["modulation.up.0.weight"] = _padded(found["modulation.up.0.weight"].names[0], 1, rank, model)
+        found["modulation.down.0.weight"] = _padded_map(found["modulation.down.0.weight"].names[0], 0, rank, model)
+        found["modulation.up.0.weight"] = _padded_map(found["modulation.up.0.weight"].names[0], 1, rank, model)
     downs: list[Box] = [(span, (0, width)) for span in ranks]
     ups: list[Box] = [((3 * part * width, 3 * (part + 1) * width), span) for part, span in enumerate(ranks)]
     for number in range(model.depth):
@@ -105,7 +105,7 @@ def nemo_maps(
     return found
 
 
-def _padded(name: str, axis: int, rank: int, model: DiT) -> TensorMap:
+def _padded_map(name: str, axis: int, rank: int, model: DiT) -> TensorMap:
     """A matrix of the output's modulation, with zeros up to the rank of the blocks': the same function."""
     assert model.modulation_rank is not None
     more = model.modulation_rank - rank

@@ -41,14 +41,14 @@ def require_read(folder: Path) -> None:
     known = any(has_architecture(folder, name) for name in gpt_families.FAMILIES)
     if known or is_reward_model(folder) or transformer_in(folder) is not None or is_wan_folder(folder):
         return
-    if found := _named(folder):
+    if found := _foreign_library(folder):
         read = ", ".join(name.removesuffix("ForCausalLM") for name in gpt_families.FAMILIES)
         video = ", ".join(name.removesuffix("Transformer3DModel") for name in FAMILIES)
         raise UserError(f"{folder} is {found}. Read are runs of ours, language models of transformers ({read}) and "
                         f"video models of diffusers ({video}).")  # fmt: skip
 
 
-def _named(folder: Path) -> str:
+def _foreign_library(folder: Path) -> str:
     """What a folder is that we do not read, and who does; empty where it is of no library that is known."""
     index, config = told_mapping(folder / PIPELINE), told_mapping(folder / "config.json")
     if kind := _text(index, "_class_name"):

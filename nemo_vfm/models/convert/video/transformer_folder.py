@@ -21,7 +21,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.source_folder import SourceFolder, without_memory
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.video import cosmos_family, wan_family
-from nemo_vfm.models.convert.weight_files import DIFFUSERS, opened, write_files
+from nemo_vfm.models.convert.weight_files import DIFFUSERS, open_weights, write_files
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.pretrained import PIPELINE, checked_folder, read_mapping, told_mapping
 from nemo_vfm.models.wan import Wan
@@ -34,7 +34,7 @@ _MEANS = ("heads", "patch", "rope", "gelu", "noise_scale", "text_as_given", "qk_
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class TransformerFamily:
     """One transformer of diffusers."""
 
     kind: type[DiT]  #: the model here
@@ -45,14 +45,16 @@ class Family:
 
 
 FAMILIES = {
-    cosmos_family.CLASS: Family(
+    cosmos_family.CLASS: TransformerFamily(
         DiT, cosmos_family.arguments_of, cosmos_family.config_of, cosmos_family.tensors_of, "transformer_blocks."
     ),
-    wan_family.CLASS: Family(Wan, wan_family.arguments_of, wan_family.config_of, wan_family.tensors_of, "blocks."),
+    wan_family.CLASS: TransformerFamily(
+        Wan, wan_family.arguments_of, wan_family.config_of, wan_family.tensors_of, "blocks."
+    ),
 }
 
 
-def family_of(model: nn.Module) -> tuple[Family, DiT]:
+def family_of(model: nn.Module) -> tuple[TransformerFamily, DiT]:
     """The family of diffusers that a model is of, and the model."""
     found = next((one for one in FAMILIES.values() if type(model) is one.kind), None)
     if found is None:
@@ -96,7 +98,7 @@ class TransformerFolder(SourceFolder):
         except DataError as error:
             raise DataError(f"{self.folder.name}/{error}") from error
         with ExitStack() as stack:
-            self._files = opened(self.folder, stack, DIFFUSERS)
+            self._files = open_weights(self.folder, stack, DIFFUSERS)
             self._require_blocks(self.family.blocks, self.arguments["depth"], "num_layers")
             implied_by = f"{self.folder.name}/config.json describes"
             self.model = without_memory(self.family.kind, self.arguments, implied_by)

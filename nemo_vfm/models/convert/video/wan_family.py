@@ -12,7 +12,7 @@ from nemo_vfm.models.convert.language.config_keys import (
     whole,
     wrong,
 )
-from nemo_vfm.models.convert.tensor_map import TensorMap, by_head, patch_rows, reshaped, same, turned
+from nemo_vfm.models.convert.tensor_map import TensorMap, by_head, patch_rows, reshape_map, rotary_halves_map, same
 from nemo_vfm.models.wan import Wan
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
@@ -91,21 +91,25 @@ def tensors_of(model: Wan) -> dict[str, TensorMap]:
     width, inputs = model.width, model.in_channels + model.condition_channels
     there = _both(_LINEARS)
     there |= {
-        "patch_embedding.proj.weight": reshaped("patch_embedding.weight", (width, -1), (width, inputs, *model.patch)),
+        "patch_embedding.proj.weight": reshape_map(
+            "patch_embedding.weight", (width, -1), (width, inputs, *model.patch)
+        ),
         "patch_embedding.proj.bias": same("patch_embedding.bias"),
-        "modulation.table": reshaped("scale_shift_table", (2, width), (1, 2, width)),
+        "modulation.table": reshape_map("scale_shift_table", (2, width), (1, 2, width)),
         **{f"out.{kind}": patch_rows(f"proj_out.{kind}", model.patch, "thw") for kind in ("weight", "bias")},
     }
     if model.image_positions:
-        there["image_embedding.positions"] = reshaped(
+        there["image_embedding.positions"] = reshape_map(
             f"{_EMBEDDER}.image_embedder.pos_embed", (model.image_positions, -1), (1, model.image_positions, -1)
         )
     for number in range(model.depth):
         block, head_dim = f"blocks.{number}", model.rope.head_dim
         there |= _both({f"{block}.{ours}": f"{block}.{theirs}" for ours, theirs in _INSIDE.items()})
-        there[f"{block}.modulation.table"] = reshaped(f"{block}.scale_shift_table", (6, width), (1, 6, width))
+        there[f"{block}.modulation.table"] = reshape_map(f"{block}.scale_shift_table", (6, width), (1, 6, width))
         for ours, theirs in _NORMS.items():  # positions turn the queries and keys of self-attention alone
-            there[f"{block}.self_attention.{ours}.weight"] = turned(f"{block}.attn1.{theirs}.weight", head_dim)
+            there[f"{block}.self_attention.{ours}.weight"] = rotary_halves_map(
+                f"{block}.attn1.{theirs}.weight", head_dim
+            )
             there[f"{block}.cross_attention.{ours}.weight"] = same(f"{block}.attn2.{theirs}.weight")
         for kind in ("weight", "bias"):
             q, k, v = (f"{block}.attn1.to_{x}.{kind}" for x in "qkv")

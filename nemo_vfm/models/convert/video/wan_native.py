@@ -21,7 +21,7 @@ from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.tensor_source import StoredTensor
 from nemo_vfm.models.convert.video import wan_family
 from nemo_vfm.models.convert.video.native_keys import wan_name
-from nemo_vfm.models.convert.weight_files import DIFFUSERS, opened
+from nemo_vfm.models.convert.weight_files import DIFFUSERS, open_weights
 from nemo_vfm.models.pretrained import read_mapping, told_mapping
 from nemo_vfm.models.wan import Wan
 
@@ -80,7 +80,7 @@ class WanWeights(SourceFolder):
         """Of a folder that Wan's own programs load, whose config.json says how many heads there are."""
         heads = read_mapping(folder / "config.json").get("num_heads")
         with ExitStack() as stack:
-            found = cls(folder, opened(folder, stack, DIFFUSERS), heads=heads if isinstance(heads, int) else None)
+            found = cls(folder, open_weights(folder, stack, DIFFUSERS), heads=heads if isinstance(heads, int) else None)
             found._stack = stack.pop_all()
         return found
 
