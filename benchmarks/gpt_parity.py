@@ -96,7 +96,7 @@ def compare(family: str, folder: Path, *, quick: bool) -> Row:
     theirs = random_model(family, quick=quick)
     theirs.save_pretrained(folder / "theirs")
     ours = load_gpt(folder / "theirs").eval()
-    write_gpt(ours, dict(ours.named_parameters()), folder / "ours", most_tokens=theirs.config.max_position_embeddings)
+    write_gpt(ours, dict(ours.named_parameters()), folder / "ours", max_tokens=theirs.config.max_position_embeddings)
     again = transformers.AutoModelForCausalLM.from_pretrained(folder / "ours", attn_implementation="eager").eval()
     words = torch.randint(WORDS, (BATCH, theirs.config.max_position_embeddings + 1))
     tokens, labels = words[:, :-1].contiguous(), words[:, 1:].contiguous()

@@ -39,7 +39,7 @@ from nemo_vfm.models.adapters.adapter_file import write_adapter
 from nemo_vfm.models.adapters.load_adapters import AdapterFile, load_adapters
 from nemo_vfm.models.adapters.matrices import extract_adapter
 from nemo_vfm.models.convert.video.transformer_folder import load_video_model
-from tests.support.measured_step import most_allocated
+from tests.support.measured_step import max_allocated
 
 HEADS, HEAD_DIM, CHANNELS, TEXT_DIM, TEXT_TOKENS, BATCH = 6, 64, 16, 256, 64, 2
 RANK, ALPHA, NAME = 16, 32.0, "mine"
@@ -209,7 +209,7 @@ def peak(made: Callable[[Shape, Path], Side], shape: Shape, folder: Path) -> int
         for _ in range(2):
             sides[0].step()
 
-    return most_allocated(begin, go_on)
+    return max_allocated(begin, go_on)
 
 
 def measured_file(ours: Side, folder: Path) -> float:

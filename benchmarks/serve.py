@@ -46,7 +46,7 @@ class Request:
     """A prompt as text, and how many tokens are to follow."""
 
     prompt: str
-    most_new: int
+    max_new: int
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Server:
 
     def answer(self, request: Request) -> tuple[str, int]:
         """The text and the number of its tokens."""
-        found = self.ask({"prompt": request.prompt, "max_tokens": request.most_new, "temperature": 0})
+        found = self.ask({"prompt": request.prompt, "max_tokens": request.max_new, "temperature": 0})
         return found["choices"][0]["text"], found["usage"]["completion_tokens"]
 
     def speed(self, requests: Sequence[Request], at_once: int) -> tuple[float, list[str]]:
@@ -256,7 +256,7 @@ def compare(place: Path, sizes: tuple[int, ...], rounds: int) -> dict[str, float
     requests = requests_of(folder, sizes)
     print(f"torch {torch.__version__}, {os.environ['OMP_NUM_THREADS']} thread each, transformers "
           f"{transformers.__version__}, fp32, {weight_bytes(folder) / 1e6:.0f} MB of weights, room {ROOM_GB} GB, "
-          f"{len(requests)} requests, {sum(one.most_new for one in requests)} new tokens, {AT_ONCE} at once, "
+          f"{len(requests)} requests, {sum(one.max_new for one in requests)} new tokens, {AT_ONCE} at once, "
           f"{rounds} rounds")  # fmt: skip
     figures: dict[str, list[float]] = {"tokens_per_s_ratio": [], "alone_ratio": []}
     with started(ours(folder, memory), "llama") as us, started(theirs(folder), str(folder)) as them:

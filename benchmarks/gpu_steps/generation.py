@@ -46,7 +46,7 @@ class Generation:
 
     def our_texts(self, dtype: torch.dtype, temperature: float) -> list[list[int]]:
         """New tokens."""
-        return generate(self.ours, self.words.tolist(), most_new=self.new, choice=Choice(temperature=temperature),
+        return generate(self.ours, self.words.tolist(), max_new=self.new, choice=Choice(temperature=temperature),
                         seeds=list(range(TEXTS)), device=DEVICE, dtype=dtype)  # fmt: skip
 
     def their_texts(self, temperature: float, cache: str) -> list[list[int]]:

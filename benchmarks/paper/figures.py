@@ -151,8 +151,8 @@ def fp8_attention() -> Iterator[Row]:
     """5.2: a forward pass with attention at the FP8 peak, of which it reaches the share that linears do."""
     base, gpu = PublishedConstants(), H100.gpu
     assert gpu.fp8_tflops is not None
-    faster = gpu.fp8_tflops / gpu.bf16_tflops * base.most_fp8 / base.most_linear
-    quick = replace(H100, kernels=PublishedConstants(most_attention=base.most_attention * faster))
+    faster = gpu.fp8_tflops / gpu.bf16_tflops * base.max_fp8 / base.max_linear
+    quick = replace(H100, kernels=PublishedConstants(max_attention=base.max_attention * faster))
     wide, narrow = (Clock(work(SEVEN, 56_320), machine) for machine in (H100, quick))
     alone = ParallelPlan()
     yield Row("7B, 56,320 tokens, 1 GPU", 1.28, wide.forward_s(alone, 2) / narrow.forward_s(alone, 2), "one device")

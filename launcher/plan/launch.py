@@ -32,7 +32,7 @@ from nemo_vfm.core.types.json_value import Json
 
 USUAL_S = 300  # before its time limit a job is asked to end, where nothing has been saved yet
 EARLIER_S = 60  # than asked for, at most: Slurm looks at its clock now and then
-_LEAST_S = 120
+_MIN_S = 120
 _LONGEST_S = 65_520  # Slurm keeps the lead in 16 bits
 _LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _TIMES, _STEPS = 3, 2  # a busy disk; the step that is under way, and the one after it
@@ -275,7 +275,7 @@ def lead_s(run_dir: Path) -> int:
         return USUAL_S
     if not 0 < saved < 86_400 or not 0 <= step < 86_400:
         return USUAL_S
-    return min(_LONGEST_S, max(_LEAST_S, 60 * -(-int(_TIMES * saved + _STEPS * step) // 60)))
+    return min(_LONGEST_S, max(_MIN_S, 60 * -(-int(_TIMES * saved + _STEPS * step) // 60)))
 
 
 def limit_s(time: str | int) -> int | None:

@@ -23,7 +23,7 @@ from nemo_vfm.core.log import plain
 #: Networks that `nemo-vfm plan` knows, by kind of GPU; another is reckoned as the nearest, and this is said.
 _NETWORKS = {"a100": "dgx_a100", "h100": "dgx_h100", "gb200": "gb200_nvl72"}
 _NEAREST = "dgx_h100"
-_MOST_NAMED = 12  # files of one kind
+_MAX_NAMED = 12  # files of one kind
 _UNSEEN = "not looked at: "  # how a line of `check --paths` begins that is no problem
 _TRAINING = "nemo_vfm.train.job.Train"
 
@@ -256,8 +256,8 @@ def _kept(launch: Launch) -> Iterator[Finding]:
 
 def folded(names: Sequence[str]) -> str:
     """The first of them, each on one line whatever it holds."""
-    shown = ", ".join(plain(name).replace("\n", "?") for name in names[:_MOST_NAMED])
-    return f"{shown} and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else shown
+    shown = ", ".join(plain(name).replace("\n", "?") for name in names[:_MAX_NAMED])
+    return f"{shown} and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else shown
 
 
 def _bytes(number: float) -> str:

@@ -17,7 +17,7 @@ from typing import IO
 
 from launcher.cli import PROGRAM
 from launcher.plan.programs import program
-from launcher.state.snapshot import MOST_BYTES, MOST_FILES, Kept, put
+from launcher.state.snapshot import MAX_BYTES, MAX_FILES, Kept, put
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import plain
 from nemo_vfm.core.storage.files import read_json, write_json
@@ -45,7 +45,7 @@ def received(stream: IO[bytes]) -> list[str]:
     with tarfile.open(fileobj=stream, mode="r|") as tar:
         for entry in tar:
             total += entry.size
-            if total > MOST_BYTES or len(files) >= MOST_FILES or not (entry.isreg() or entry.issym()):
+            if total > MAX_BYTES or len(files) >= MAX_FILES or not (entry.isreg() or entry.issym()):
                 raise UserError(f"the files received contain something that a working tree cannot hold: {entry.name!r}")
             opened = tar.extractfile(entry) if entry.isreg() else None
             content = opened.read() if opened is not None else os.fsencode(entry.linkname)

@@ -179,7 +179,7 @@ def epilogue(job: SlurmJob) -> str:
     return _filled(_EPILOGUE, {
         "WORDS": WORDS, "SYSTEM": SYSTEM,
         "BRANCHES": branches(), "EARLY": str(job.lead_s + _EARLY_S), "TASKS": str(job.tasks_per_node),
-        "MOST": str(job.most_restarts), "ATTEMPTS": ATTEMPTS, "GOOD": names(good), "AGAIN": names(again),
+        "MOST": str(job.max_restarts), "ATTEMPTS": ATTEMPTS, "GOOD": names(good), "AGAIN": names(again),
         "BLAMING": names(blaming), "BEGIN_AGAIN": _BEGIN_AGAIN.replace("@WAY@", way).strip("\n"),
         "FUNCTIONS": _FUNCTIONS.replace("@CODE@", code).replace("@RESUBMITTED@", RESUBMITTED).strip("\n"),
     })  # fmt: skip

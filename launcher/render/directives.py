@@ -80,7 +80,7 @@ def _time(job: SlurmJob) -> Iterator[str]:
     else:
         yield f"{directive('no-requeue')}  # cluster.restart: this script submits itself once more"
     if job.array:
-        limit = "" if job.cluster.most_at_once is None else f"%{job.cluster.most_at_once}"
+        limit = "" if job.cluster.max_at_once is None else f"%{job.cluster.max_at_once}"
         yield f"{directive('array', f'0-{job.array - 1}{limit}')}  # each task has its own attempts"
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 _BLACKWELL = ("b200", "gb200", "b300", "gb300")
 _GRACE = ("gb200", "gb300", "gh200")
 #: More threads than this a process only waits for memory; a round number, not measured.
-_MOST_THREADS = 16
+_MAX_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def environment(
     yield Setting("TOKENIZERS_PARALLELISM", "false", "forked data workers cannot use its threads")
     yield Setting("HF_HUB_OFFLINE", "1", "weights and tokenizers are local folders")
     if engine:
-        threads = str(min(cpus_per_task, _MOST_THREADS))
+        threads = str(min(cpus_per_task, _MAX_THREADS))
         yield Setting("OMP_NUM_THREADS", threads, "of a process: else each takes all the node's cores")
     if gpu is not None:
         yield Setting("NCCL_DEBUG", "WARN", "NCCL says what it objects to, and nothing else")

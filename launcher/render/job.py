@@ -42,7 +42,7 @@ class SlurmJob:
     engine: str = ""  #: what trains: `torch`, `megatron`, or empty where nothing does
     silence_s: float = SILENCE_S  #: seconds without a sign of life after which the ranks give one up
     lead_s: int = 300  #: seconds before the time limit at which the job is asked to end
-    most_restarts: int = 3  #: attempts without progress after which it is not begun again
+    max_restarts: int = 3  #: attempts without progress after which it is not begun again
     #: the copy of the code, and folders in it, put first on PYTHONPATH; none takes what is installed.
     module_path: tuple[Path, ...] = ()
     #: variables that the recipe reads as `${env:NAME}`: names only, inherited from the submission.
@@ -62,7 +62,7 @@ class SlurmJob:
                 raise ValueError(
                     f"{name} is {getattr(self, name)}; a job needs absolute paths, since it runs elsewhere"
                 )
-        for name in ("nodes", "tasks_per_node", "cpus_per_task", "most_restarts"):
+        for name in ("nodes", "tasks_per_node", "cpus_per_task", "max_restarts"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if not self.name or "/" in self.name or self.name != self.name.strip():

@@ -12,7 +12,7 @@ from launcher.render.quoting import quoted
 from nemo_vfm.core.errors import UserError
 
 FOLDER = "profile"  #: below the launch folder
-_MOST_RANKS = 64  # a report is some hundred megabytes
+_MAX_RANKS = 64  # a report is some hundred megabytes
 _SECONDS = re.compile(r"(\d{1,6})-(\d{1,6})")
 _MISSING = ("--profile nsys: nsys is not on the PATH{}. Load it with cluster.modules, use an image that has it, "
             "or leave --profile out")  # fmt: skip
@@ -48,8 +48,8 @@ def parse_profile(profiler: str | None, ranks: str | None, seconds: str | None) 
     found = Profile()
     if ranks is not None:
         words = ranks.split(",")
-        if not all(re.fullmatch(r"\d{1,6}", word, re.ASCII) for word in words) or len(words) > _MOST_RANKS:
-            raise UserError(f"--profile-ranks takes up to {_MOST_RANKS} rank numbers, such as 0,8, got {ranks!r}")
+        if not all(re.fullmatch(r"\d{1,6}", word, re.ASCII) for word in words) or len(words) > _MAX_RANKS:
+            raise UserError(f"--profile-ranks takes up to {_MAX_RANKS} rank numbers, such as 0,8, got {ranks!r}")
         found = replace(found, ranks=tuple(sorted({int(word) for word in words})))
     if seconds is not None:
         window = _SECONDS.fullmatch(seconds)

@@ -186,7 +186,7 @@ class Slurm(Cluster):
         cpu_nodes: nodes without GPUs that a job with a Ray cluster has besides: one heterogeneous job.
         cpus_per_cpu_node: cores of such a node.
         cpu_partition: where these nodes are; null takes `partition`.
-        most_at_once: tasks of an array that run at the same time; null is no limit.
+        max_at_once: tasks of an array that run at the same time; null is no limit.
         restart: how a job that was preempted or lost a rank begins again: by `requeue`, and where that is refused as
             another job of the same script; or by `resubmit`, always as another job, which Slurm never requeues itself.
         mpi: how srun starts tasks (pmix, pmi2, none); null takes none where the cluster has it: ranks meet without.
@@ -221,7 +221,7 @@ class Slurm(Cluster):
     cpu_nodes: int = 0
     cpus_per_cpu_node: int | None = None
     cpu_partition: str | None = None
-    most_at_once: int | None = None
+    max_at_once: int | None = None
     restart: Restart = "requeue"
     mpi: str | None = None
     cpu_bind: str | None = None
@@ -239,7 +239,7 @@ class Slurm(Cluster):
         Cluster.__post_init__(self)
         if not _TIME.fullmatch(str(self.time)):
             raise ValueError(f"time is {self.time!r}; Slurm takes times such as 30 (minutes), 4:00:00 or 2-00:00:00")
-        for name in ("cpus_per_node", "cpus_per_cpu_node", "memory_gb", "segment", "most_at_once"):
+        for name in ("cpus_per_node", "cpus_per_cpu_node", "memory_gb", "segment", "max_at_once"):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise ValueError(f"{name} is {number}; it must be at least 1, or null")
         if self.gpus_per_node is not None and self.gpus_per_node < 0:

@@ -111,7 +111,7 @@ def _refuse_keys(root: Node) -> None:
 _SIZES = frozenset((
     "_target_", "gpu", "gpus_per_node", "cpus_per_node", "memory_gb", "time", "partition", "account", "qos",
     "reservation", "constraint", "exclude", "exclusive", "gpu_request", "segment", "cpu_nodes", "cpus_per_cpu_node",
-    "cpu_partition", "most_at_once", "cpu_bind", "interface", "ib_timeout", "rank_timeout_s", "node_check",
+    "cpu_partition", "max_at_once", "cpu_bind", "interface", "ib_timeout", "rank_timeout_s", "node_check",
     "restart",
 ))  # fmt: skip
 #: Threads, networks, memory, logs; none of these loads a file, unless one of its words is among `_LOADS`.

@@ -23,7 +23,7 @@ _BUCKET = re.compile(r"(?<![\w:+.-])((?:s3|gs|abfs)://[a-z0-9][a-z0-9._-]{1,62})
 _BARE_VARIABLE = re.compile(r"(cluster\.environment\.\w+)=(?!null$)([\w.+-]*)", re.ASCII)
 CLUSTER = "cluster"  #: the word of `--trust` for a cluster's file
 _SIZES = ("nodes", "gpus")
-_MOST_PARTS = 1000  # Slurm's own limit for arrays, where nobody has raised it
+_MAX_PARTS = 1000  # Slurm's own limit for arrays, where nobody has raised it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +124,8 @@ def add_allow_write(parser: argparse.ArgumentParser) -> None:
 
 def parse_request(arguments: argparse.Namespace) -> LaunchRequest:
     """What the arguments ask for."""
-    if not 0 <= arguments.parts <= _MOST_PARTS:
-        raise UserError(f"--parts takes 1 to {_MOST_PARTS:,}, got {arguments.parts}")
+    if not 0 <= arguments.parts <= _MAX_PARTS:
+        raise UserError(f"--parts takes 1 to {_MAX_PARTS:,}, got {arguments.parts}")
     for name in ("rank_silence", "rank_timeout"):
         if (value := vars(arguments)[name]) is not None and not 1 <= value < float("inf"):
             raise UserError(f"--{name.replace('_', '-')} is {value:g}; it must be at least 1 second")

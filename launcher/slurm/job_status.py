@@ -18,7 +18,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.files import last_records, read_json
 
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 _NOTHING_S = 1e-3  # a step's reading that takes less holds nobody up
 _SLOWER = 1.1  # times as long: equal devices differ by a few per cent
 SILENT_S = 60.0  # six heartbeats: worth saying, and no proof
@@ -52,7 +52,7 @@ def progress(folder: Path, below: Path | None = None) -> Progress:
     """Look at a run; `below` is the folder of the step of a workflow that is of interest."""
     status: Any = {}
     with suppress(OSError, ValueError, RecursionError):
-        status = read_json(folder / "status.json", _MOST_BYTES)
+        status = read_json(folder / "status.json", _MAX_BYTES)
     status, now = status if isinstance(status, dict) else {}, datetime.now(UTC).timestamp()
     inner = below or folder
     last = next(last_records(inner / "metrics.jsonl"), {})

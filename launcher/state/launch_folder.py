@@ -25,7 +25,7 @@ from nemo_vfm.core.types.json_value import Json
 
 SCHEMA = "nemo_vfm.launch/1"
 _FILE = "launch.json"
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 
 
 @dataclass(slots=True)
@@ -177,8 +177,8 @@ def require_unchanged(kept: KeptLaunch, jobs: Sequence[Mapping[str, Any]]) -> No
 def _plain_file(file: Path) -> Path:
     """Raises ValueError where reading it would wait for ever, or fill the memory."""
     found = file.stat()
-    if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
-        raise ValueError(f"it is not a regular file of at most {_MOST_BYTES >> 20} MiB")
+    if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
+        raise ValueError(f"it is not a regular file of at most {_MAX_BYTES >> 20} MiB")
     return file
 
 
@@ -294,7 +294,7 @@ def line_of(number: str, known: Mapping[str, Sequence[str]]) -> list[str]:
     return found
 
 
-_MOST_TASKS = 100_000
+_MAX_TASKS = 100_000
 _Check = Callable[[Any], bool]
 
 
@@ -328,7 +328,7 @@ _JOB: dict[str, _Check] = {
     "name": _is_name, "script": _is_name, "phase": _is_text, "waits_for": _is_text,
     "step": lambda value: _is_text(value) and not value.startswith("/") and ".." not in PurePosixPath(value).parts,
     "nodes": _is_number, "tasks_per_node": _is_number, "gpus_per_node": _is_number,
-    "array": lambda value: _is_number(value) and value <= _MOST_TASKS,
+    "array": lambda value: _is_number(value) and value <= _MAX_TASKS,
     "slurm": _each(lambda value: isinstance(value, str) and value.isascii() and value.isdecimal()),
     "degrees": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
 }  # fmt: skip
@@ -366,5 +366,5 @@ def _wrong_in_parts(values: Mapping[str, Any]) -> Iterator[str]:
         yield "code.imports"
     if not _or_none(_is_profile)(values["words"].get("profile")):
         yield "words.profile"
-    if not _or_none(_is_number)(values["cluster"].get("most_at_once")):
-        yield "cluster.most_at_once"
+    if not _or_none(_is_number)(values["cluster"].get("max_at_once")):
+        yield "cluster.max_at_once"

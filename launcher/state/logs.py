@@ -24,7 +24,7 @@ _SHOW_S = 0.1
 _PIECE_BYTES = 1 << 20
 _LOOK_S = 1.0
 _ASK_S = 10.0  # between two questions to Slurm, which has others to serve
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 
 
 def log_files(kept: KeptLaunch, name: str | None = None) -> list[Path]:
@@ -52,8 +52,8 @@ class Tail:
         """The last lines of each."""
         for file in log_files(self._kept, self._name):
             with file.open("rb") as opened:
-                opened.seek(max(0, file.stat().st_size - _MOST_BYTES))
-                text = opened.read(_MOST_BYTES)
+                opened.seek(max(0, file.stat().st_size - _MAX_BYTES))
+                text = opened.read(_MAX_BYTES)
                 self._read[file] = opened.tell()
             if end := b"".join(text.splitlines(keepends=True)[-lines:] if lines > 0 else []):
                 self._say(file, end)
@@ -65,7 +65,7 @@ class Tail:
             for file in log_files(self._kept, self._name):
                 with file.open("rb") as opened:
                     opened.seek(self._read.get(file, 0))
-                    text = opened.read(_MOST_BYTES)
+                    text = opened.read(_MAX_BYTES)
                 self._read[file] = self._read.get(file, 0) + len(text)
                 if text:
                     self._say(file, text)

@@ -25,8 +25,8 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.key_shapes import shape, token
 from nemo_vfm.core.storage.files import sha256_text
 
-MOST_BYTES = 64 << 20
-MOST_FILES = 50_000
+MAX_BYTES = 64 << 20
+MAX_FILES = 50_000
 _NAMED = 5  # of the largest files
 _RUN = ({"launch/launch.json"}, {"recipe.yaml", "manifest.json"})  # what tells a run folder
 
@@ -202,15 +202,15 @@ def _differs(root: Path, files: Mapping[str, Kept], left: Mapping[str, str]) -> 
 
 
 def _require_small(root: Path, paths: Sequence[str]) -> None:
-    if len(paths) > MOST_FILES:
-        raise UserError(f"the working tree of {root} has {len(paths):,} files, and at most {MOST_FILES:,} are "
+    if len(paths) > MAX_FILES:
+        raise UserError(f"the working tree of {root} has {len(paths):,} files, and at most {MAX_FILES:,} are "
                         f"copied. List what is not code in .gitignore, or copy none: --no-code")  # fmt: skip
     sizes = {path: (root / path).lstat().st_size for path in paths}
-    if (total := sum(sizes.values())) > MOST_BYTES:
+    if (total := sum(sizes.values())) > MAX_BYTES:
         largest = sorted(sizes, key=lambda path: -sizes[path])[:_NAMED]
         named = ", ".join(f"{path} ({sizes[path] / 1e6:.1f} MB)" for path in largest)
         raise UserError(
-            f"the working tree of {root} has {total / 1e6:.0f} MB, and at most {MOST_BYTES / 1e6:.0f} MB are "
+            f"the working tree of {root} has {total / 1e6:.0f} MB, and at most {MAX_BYTES / 1e6:.0f} MB are "
             f"copied; its largest files are {named}. List what is not code in .gitignore, or copy none: --no-code"
         )
 
@@ -232,11 +232,11 @@ def _read(root: Path, path: str) -> Kept:
         # A file that is none, such as a FIFO, would be read for ever; a link put there meanwhile is not followed.
         with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
             mode = os.fstat(opened.fileno()).st_mode
-            content = opened.read(MOST_BYTES + 1) if stat.S_ISREG(mode) else b""
+            content = opened.read(MAX_BYTES + 1) if stat.S_ISREG(mode) else b""
         if not stat.S_ISREG(mode):
             raise UserError(f"{file} cannot be copied: it is not a regular file. Remove it, or copy no code: --no-code")
-        if len(content) > MOST_BYTES:
-            raise UserError(f"{file} is still growing, beyond {MOST_BYTES / 1e6:.0f} MB; list it in .gitignore")
+        if len(content) > MAX_BYTES:
+            raise UserError(f"{file} is still growing, beyond {MAX_BYTES / 1e6:.0f} MB; list it in .gitignore")
         return Kept(content, stat.S_IMODE(mode) & 0o777 | 0o400)
     except OSError as error:
         raise UserError(f"{file} cannot be copied: {error.strerror}; list it in .gitignore if it is not code") \

@@ -71,7 +71,7 @@ def enqueue(
         after = [numbers[job["waits_for"]]] if job["waits_for"] in numbers else []
         words = []
         if job["name"] in tasks:  # so many at once as the cluster's file says; this goes before what the script says
-            most = kept.values["cluster"].get("most_at_once")
+            most = kept.values["cluster"].get("max_at_once")
             words = [f"--array={','.join(map(str, tasks[job['name']]))}{f'%{most}' if most else ''}"]
         script, workdir = kept.folder / job["script"], Path(kept.values["workdir"])
         try:

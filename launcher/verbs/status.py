@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from launcher.slurm.job_status import Progress
 
 _MOST = 8  # attempts that are shown
-_MOST_RUNS = 40
+_MAX_RUNS = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +87,7 @@ def _say_progress(found: "Progress") -> None:
 
 def _say_runs(found: "list[tuple[str, str, Progress]]") -> None:
     """Those that are not done first, where there are too many for a screen."""
-    shown = found if len(found) <= _MOST_RUNS else sorted(found, key=lambda one: one[1] == "done")[:_MOST_RUNS]
+    shown = found if len(found) <= _MAX_RUNS else sorted(found, key=lambda one: one[1] == "done")[:_MAX_RUNS]
     rows = []
     for name, word, at in shown:
         of = f" of {at.total_steps:,}" if at.total_steps else ""

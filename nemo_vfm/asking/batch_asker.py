@@ -33,11 +33,11 @@ def results(folder: Path) -> Iterator[tuple[str, Said | str]]:
             warn(f"{file}: {unreadable} lines are not results of a batch; expected custom_id, and response or error")
 
 
-def _groups(lines: Iterable[bytes], most: int, most_bytes: int) -> Iterator[list[bytes]]:
+def _groups(lines: Iterable[bytes], most: int, max_bytes: int) -> Iterator[list[bytes]]:
     group: list[bytes] = []
     size = 0
     for line in lines:
-        if group and (len(group) == most or size + len(line) > most_bytes):
+        if group and (len(group) == most or size + len(line) > max_bytes):
             yield group
             group, size = [], 0
         group.append(line)
@@ -89,19 +89,19 @@ class BatchAsker:
         chat: the model. Its endpoint is not asked, but its permissions hold for what is written.
         journal: where answers are kept.
         folder: for the files.
-        most_requests: in one file.
-        most_mb: of one file, in 10^6 bytes.
+        max_requests: in one file.
+        max_mb: of one file, in 10^6 bytes.
         budget: what they may cost, at the prices of the batch API; None limits nothing.
     """
 
     def __init__(
-        self, *, chat: Chat, journal: Journal, folder: Path, most_requests: int = 50_000, most_mb: float = 200.0,
+        self, *, chat: Chat, journal: Journal, folder: Path, max_requests: int = 50_000, max_mb: float = 200.0,
         budget: Budget | None = None,
     ) -> None:  # fmt: skip
-        if most_requests < 1 or most_mb <= 0:
-            raise ValueError(f"most_requests {most_requests} and most_mb {most_mb} must be at least 1 and above 0")
+        if max_requests < 1 or max_mb <= 0:
+            raise ValueError(f"max_requests {max_requests} and max_mb {max_mb} must be at least 1 and above 0")
         self.chat, self.journal, self.folder = chat, journal, Path(folder)
-        self.most_requests, self.most_mb = most_requests, most_mb
+        self.max_requests, self.max_mb = max_requests, max_mb
         self.budget = Budget() if budget is None else budget
         self._price = self.budget.price_of(chat.model_name())
 
@@ -163,7 +163,7 @@ class BatchAsker:
             head = {"custom_id": key, "method": "POST", "url": "/v1/chat/completions"}
             lines.append(json.dumps(head).encode()[:-1] + b', "body": ' + body + b"}\n")
         written = list[str]()
-        for group in _groups(lines, self.most_requests, int(self.most_mb * 1e6)):
+        for group in _groups(lines, self.max_requests, int(self.max_mb * 1e6)):
             data = b"".join(group)
             written.append(f"requests-{hashlib.sha256(data).hexdigest()[:12]}.jsonl")
             write_bytes(self.folder / written[-1], data)

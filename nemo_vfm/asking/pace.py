@@ -10,7 +10,7 @@ _STOP_SHARE, _STOP_ERRORS = 0.7, 3.0
 _TARGET_SHARE = 0.75
 _APART = 1.33  # the higher number over the lower
 #: Of a step. One comparison of 32 answers is off by about 0.5, so steps are small until several agree.
-_GAIN, _GAIN_GROWTH, _MOST_GAIN = 0.15, 1.25, 0.3
+_GAIN, _GAIN_GROWTH, _MAX_GAIN = 0.15, 1.25, 0.3
 _FEWEST = 8  # answers of a comparison
 
 
@@ -92,7 +92,7 @@ class LatencyProbe:
         share = (self._now.value - self._before.value) / math.log(self.number / low) if self.number > low else 0.0
         room = _TARGET_SHARE - max(-1.0, min(2.0, share))
         # Further where one comparison says the same as the one before.
-        self._gain = min(_MOST_GAIN, self._gain * _GAIN_GROWTH) if room * self._last_room > 0 else _GAIN
+        self._gain = min(_MAX_GAIN, self._gain * _GAIN_GROWTH) if room * self._last_room > 0 else _GAIN
         self._last_room = room
         self._low = min(float(self._most), max(1.0, self._low * math.exp(self._gain * room)))
         self._move(max(1, round(self._low)), None)

@@ -16,7 +16,7 @@ _ABSENT = object()
 _NOTHING = "nothing"
 _SAVING = ("metric", "mode", "copy_to")  # which checkpoint is best, and where copies go; this only below `checkpoint`
 _LONGEST = 160
-_MOST_SHOWN = 12  # differences
+_MAX_SHOWN = 12  # differences
 Path = tuple[str, ...]
 
 
@@ -59,9 +59,9 @@ def accept(found: Mapping[str, tuple[str, str]], allowed: Sequence[str], folder:
                              f"folder with run_dir=...")  # fmt: skip
     if refused:
         lines = [f"  {key}: {old} there, {new} now" for key, (old, new) in refused.items()]
-        more = [f"  ... and {len(lines) - _MOST_SHOWN} more"] * (len(lines) > _MOST_SHOWN)
+        more = [f"  ... and {len(lines) - _MAX_SHOWN} more"] * (len(lines) > _MAX_SHOWN)
         raise RunFolderError(
-            f"{folder} holds a run of a different recipe:\n{chr(10).join([*lines[:_MOST_SHOWN], *more])}\n"
+            f"{folder} holds a run of a different recipe:\n{chr(10).join([*lines[:_MAX_SHOWN], *more])}\n"
             f"Choose another folder with run_dir=..., or resume anyway with "
             f"{' '.join(f'--allow {key}' for key in list(refused)[:4])}{' ...' if len(refused) > 4 else ''}"
         )

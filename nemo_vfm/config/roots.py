@@ -17,7 +17,7 @@ _CHOICE = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)*", re.ASCII)
 _TARGET = re.compile(r"^_target_:\s*['\"]?([\w.]+)", re.MULTILINE)
 _PACKAGE = Path(__file__).resolve().parents[1]
 BUILT_IN = "built in"
-_MOST_BYTES = 64 << 10
+_MAX_BYTES = 64 << 10
 _FIELD = re.compile(r"\b(Hardware|Time|Expected|Extras):\s*")
 #: A sentence ends where another begins: `0.5 s`, `clips.yaml` and `aesthetic.*` hold none.
 _SENTENCE = re.compile(r".*?[.?!](?=\s+[A-Z0-9`(]|$)")
@@ -190,7 +190,7 @@ def header(file: Path) -> RecipeHeader:
     """The comment block that begins a recipe; its licence and its commands are passed over."""
     try:
         with open_regular(file) as data:  # a page of comments is far shorter
-            text = data.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
+            text = data.read(_MAX_BYTES).decode("utf-8", "replace").splitlines()
     except OSError as error:
         return RecipeHeader(f"It cannot be read: {error.strerror}.", "", "", "")
     length = next((number for number, line in enumerate(text) if line and not line.startswith("#")), len(text))
@@ -199,7 +199,7 @@ def header(file: Path) -> RecipeHeader:
         command = line.startswith(("nemo-vfm ", "... ")) or command
         prose += [] if command else [line]
         command = command and line.endswith("\\")
-    paragraph = printable(" ".join(" ".join(prose).split()), _MOST_BYTES)
+    paragraph = printable(" ".join(" ".join(prose).split()), _MAX_BYTES)
     title, *rest = _FIELD.split(paragraph)
     fields = {
         name: _first_sentence(sentence).removesuffix(".") for name, sentence in zip(rest[::2], rest[1::2], strict=True)

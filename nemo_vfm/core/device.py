@@ -94,7 +94,7 @@ def try_product() -> None:
         raise RuntimeError("a matmul is wrong")
 
 
-def most_memory(run: Callable[[], object]) -> int:
+def max_memory(run: Callable[[], object]) -> int:
     """Bytes of this process's tensors on its GPU at the fullest moment of a call."""
     synchronize()
     torch.cuda.reset_peak_memory_stats()

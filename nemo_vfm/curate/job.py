@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nemo_vfm.core.bounds import MOST_FILE_FRAMES, MOST_SIDE_PX, require_between
+from nemo_vfm.core.bounds import MAX_FILE_FRAMES, MAX_SIDE_PX, require_between
 from nemo_vfm.core.errors import NothingKept, UserError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.optional import needs_gpu
@@ -72,7 +72,7 @@ from nemo_vfm.data.shards.shard_upload import upload_shards
 from nemo_vfm.data.video.codecs import Decoding, check_decoding
 
 WRITTEN = 1  #: raised when shards or tables get another form: they are then rewritten from stored results
-_MOST_SAMPLES = 1 << 20  # in a shard
+_MAX_SAMPLES = 1 << 20  # in a shard
 
 
 @needs_gpu({"decode": "nvdec"})
@@ -131,9 +131,9 @@ class Curate:
         decode: Decoding = "cpu",
         keep_clips: bool = False,
     ) -> None:
-        require_between(1, _MOST_SAMPLES, samples_per_shard=samples_per_shard)
-        require_between(32, MOST_SIDE_PX, side_px=side_px)
-        require_between(1, MOST_FILE_FRAMES, max_frames=max_frames)
+        require_between(1, _MAX_SAMPLES, samples_per_shard=samples_per_shard)
+        require_between(32, MAX_SIDE_PX, side_px=side_px)
+        require_between(1, MAX_FILE_FRAMES, max_frames=max_frames)
         restorers = restore or {}
         self.source, self.splitter, self.stages, self.rules = source, split, stages, rules
         self.captions, self.transcode, self.restore = captions, transcode, restorers

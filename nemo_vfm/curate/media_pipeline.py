@@ -36,8 +36,8 @@ from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, spans_of
 from nemo_vfm.data.video.codecs import COSTS, NVDEC_CODECS, Decoding, check_decoding, nvdec_why_not, usable, why_not
 from nemo_vfm.data.video.image_file import said_of_deep
 
-STRETCH_S, MOST_STRETCHES = 60.0, 32  # a container is read from end to end for each
-SEGMENT_S, MOST_SEGMENTS = 30.0, 32  # of a film whose clips one worker encodes
+STRETCH_S, MAX_STRETCHES = 60.0, 32  # a container is read from end to end for each
+SEGMENT_S, MAX_SEGMENTS = 30.0, 32  # of a film whose clips one worker encodes
 Replies = list[ChildReply] | LostItem
 PROBED = 2  #: changed when a probe finds out something else about the same file
 #: Ray hides GPUs from a worker that requests none. So each worker that decodes or encodes there requests a slice, and a
@@ -167,7 +167,7 @@ def jobs_of(file: FileRecord, missing: MissingFindings, examine: Examine) -> lis
     assert file.info is not None
     film, count = Film(file, file.info, missing, examine.splitter), file.info.num_frames
     # A damaged file may have less than a frame a minute.
-    length = max(1, round(max(STRETCH_S * film.info.fps, count / MOST_STRETCHES)))
+    length = max(1, round(max(STRETCH_S * film.info.fps, count / MAX_STRETCHES)))
     known = missing.spans is not None or file.found.spans_s is not None
     if known or count < 2 * length or not isinstance(examine.splitter, SplitsByGlances):
         return [ExamineJob(film, None, missing.spans)]
@@ -337,7 +337,7 @@ def encode_missing(files: Sequence[FileRecord], encode: Encode, hands: WorkConte
         # One worker encodes the clips that begin in one stretch of the file, whatever else of it is encoded already. A
         # long film has few stretches, since a container is read from end to end before its first frame is decoded.
         info = file.info
-        stretch = max(SEGMENT_S * info.fps, info.num_frames / MOST_SEGMENTS) if info else float("inf")
+        stretch = max(SEGMENT_S * info.fps, info.num_frames / MAX_SEGMENTS) if info else float("inf")
         by_stretch: dict[int, list[ClipRecord]] = {}
         for clip in absent:
             by_stretch.setdefault(int(clip.clip.first_frame / stretch), []).append(clip)

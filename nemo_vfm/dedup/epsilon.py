@@ -11,7 +11,7 @@ from nemo_vfm.core.types.json_value import Json
 _BINS = 100
 _WIDTH = 2  # bins on either side that a smoothed count takes in
 GRID = (0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
-_LEAST_CLIPS, _LEAST_COPIES = 50, 5
+_MIN_CLIPS, _MIN_COPIES = 50, 5
 _DEPTH = 0.5  # a valley is at most half as high as the lower of the hills beside it
 _LARGEST = 0.35  # beyond it clips are not copies, whatever the histogram says
 
@@ -36,7 +36,7 @@ def propose(likenesses: Sequence[float], otherwise: float) -> Proposal:
         otherwise: epsilon where nothing can be told.
     """
     values = np.asarray(likenesses, dtype=np.float64)
-    if len(values) < _LEAST_CLIPS:
+    if len(values) < _MIN_CLIPS:
         return Proposal(otherwise, "given")
     valley = _valley(np.asarray(histogram(likenesses)["counts"], dtype=np.float64))
     if valley is not None:
@@ -72,7 +72,7 @@ def _valley(counts: NDArray[np.float64]) -> float | None:
     smooth = np.convolve(np.pad(counts, _WIDTH, mode="reflect"), np.full(2 * _WIDTH + 1, 0.2), mode="valid")
     depths = np.full(len(counts), np.inf)
     for cut in range(round((1 - _LARGEST) * _BINS), _BINS - 1):
-        if counts[cut + 1 :].sum() >= max(_LEAST_COPIES, 0.005 * counts.sum()):
+        if counts[cut + 1 :].sum() >= max(_MIN_COPIES, 0.005 * counts.sum()):
             lower_hill = min(smooth[:cut].max(), smooth[cut + 1 :].max())
             depths[cut] = smooth[cut] / lower_hill if lower_hill else np.inf
     if depths.min() > _DEPTH:

@@ -14,7 +14,7 @@ from torch import Tensor
 from nemo_vfm.diffusion.exponential import exponential_step
 from nemo_vfm.diffusion.sampler import Denoiser, FixedSteps, SampleResult
 
-_LEAST_SCALE = 1e-6  # flow matching begins at scale 0, whose logarithm there is none of
+_MIN_SCALE = 1e-6  # flow matching begins at scale 0, whose logarithm there is none of
 
 
 @dataclass(eq=False, kw_only=True)
@@ -45,4 +45,4 @@ class DPM2M(FixedSteps):
 
 def log_ratio(denoise: Denoiser, sigma: float) -> float:
     """l = ln(scale / sigma); infinite at sigma = 0."""
-    return math.log(max(denoise.scale(sigma), _LEAST_SCALE) / sigma) if sigma > 0 else math.inf
+    return math.log(max(denoise.scale(sigma), _MIN_SCALE) / sigma) if sigma > 0 else math.inf

@@ -13,7 +13,7 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-_MOST_DRAWS = 10_000
+_MAX_DRAWS = 10_000
 
 
 @runtime_checkable
@@ -96,14 +96,14 @@ class FlowMatching:
 
     def draw(self, generator: torch.Generator, size_THW: Sequence[int]) -> Tensor:
         """A shifted logit-normal number, or a shifted uniform one; drawn again until it is in the range."""
-        for _ in range(_MOST_DRAWS):
+        for _ in range(_MAX_DRAWS):
             which, uniform = torch.rand(2, generator=generator)
             normal = torch.randn((), generator=generator) * self.logit_std + self.logit_mean
             sigma = uniform if which < self.uniform_fraction else torch.sigmoid(normal)
             sigma = shift_sigma(sigma, self.shift, size_THW)
             if self.drawn[0] <= sigma <= self.drawn[1]:
                 return sigma
-        raise ValueError(f"none of {_MOST_DRAWS:,} noise levels lies in drawn, {self.drawn}; widen it, or change shift")
+        raise ValueError(f"none of {_MAX_DRAWS:,} noise levels lies in drawn, {self.drawn}; widen it, or change shift")
 
     def scale(self, sigma: float) -> float:
         """1 - sigma."""

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from nemo_vfm.core.bounds import MOST_STEPS, require_between
+from nemo_vfm.core.bounds import MAX_STEPS, require_between
 
 
 @runtime_checkable
@@ -111,5 +111,5 @@ def positive(steps: int) -> int:
     """The number of steps, where it is one."""
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
-    require_between(1, MOST_STEPS, steps=steps)
+    require_between(1, MAX_STEPS, steps=steps)
     return steps

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_vfm.core import log
-from nemo_vfm.core.bounds import MOST_SIDE_PX, require_between
+from nemo_vfm.core.bounds import MAX_SIDE_PX, require_between
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import read_json, write_json
 from nemo_vfm.core.storage.uri import Place, local, place
@@ -34,7 +34,7 @@ class Evaluate:
         self, *, samples: Path, baseline: Path | None = None, clips: Place | None = None, block_px: int | None = None
     ) -> None:
         if block_px is not None:
-            require_between(2, MOST_SIDE_PX, block_px=block_px)
+            require_between(2, MAX_SIDE_PX, block_px=block_px)
         self.block_px = block_px
         self.samples = local(samples, "samples")
         self.baseline = None if baseline is None else local(baseline, "baseline")

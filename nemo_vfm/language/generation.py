@@ -30,7 +30,7 @@ class Continues(Protocol[Cache]):
 
 @torch.no_grad()
 def generate(
-    model: Continues[Cache], beginnings: Sequence[Sequence[int]], *, most_new: int, choice: Choice,
+    model: Continues[Cache], beginnings: Sequence[Sequence[int]], *, max_new: int, choice: Choice,
     seeds: Sequence[int], stop: frozenset[int] = frozenset(), device: torch.device | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> list[list[int]]:  # fmt: skip
@@ -39,7 +39,7 @@ def generate(
     Args:
         model: in evaluation mode, on `device`.
         beginnings: tokens, at least one each; of any lengths.
-        most_new: tokens that a text gets at most.
+        max_new: tokens that a text gets at most.
         choice: how the next token is chosen.
         seeds: one for each text.
         stop: words that end a text.
@@ -53,14 +53,12 @@ def generate(
         )
     longest = max(map(len, beginnings), default=0)
     begins_B = torch.tensor([longest - len(one) for one in beginnings], device=device)
-    cache = model.cache(begins_B, longest + max(0, most_new - 1), dtype)  # the last new word is never read
+    cache = model.cache(begins_B, longest + max(0, max_new - 1), dtype)  # the last new word is never read
     read = torch.tensor([[0] * (longest - len(one)) + list(one) for one in beginnings], device=device)
-    chance_BS = torch.stack([torch.rand(most_new, generator=generator(seed, "words")) for seed in seeds]).to(
-        read.device
-    )
+    chance_BS = torch.stack([torch.rand(max_new, generator=generator(seed, "words")) for seed in seeds]).to(read.device)
     texts: list[list[int]] = [[] for _ in beginnings]
     ended = [False] * len(texts)
-    for place in range(most_new):
+    for place in range(max_new):
         words_B = choice.drawn(model.scores(read, cache), chance_BS[:, place])
         for text, word in enumerate(words_B.tolist()):
             ended[text] = ended[text] or word in stop

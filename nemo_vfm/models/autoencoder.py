@@ -11,7 +11,7 @@ from math import log2
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_WIDTH, require_between
+from nemo_vfm.core.bounds import MAX_BLOCKS, MAX_WIDTH, require_between
 from nemo_vfm.core.seed import generator
 from nemo_vfm.models.blocks.causal_conv import Attention, Decoder, Encoder, Halving, Middle, Past, begins
 from nemo_vfm.models.codec import WaveletCodec, latent_sides
@@ -50,8 +50,8 @@ class CausalAutoencoder(nn.Module):
         window: int = 4, variational: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        require_between(1, MOST_WIDTH, latent_channels=latent_channels, width=width, widest=widest, window=window)
-        require_between(1, MOST_BLOCKS, blocks=blocks)
+        require_between(1, MAX_WIDTH, latent_channels=latent_channels, width=width, widest=widest, window=window)
+        require_between(1, MAX_BLOCKS, blocks=blocks)
         in_space, in_time = _rest("space", space, wavelet_space), _rest("time", time, wavelet_time)
         # What each level halves. Time first: a deeper level that is added later halves space alone.
         halvings: list[Halving] = [(level < in_space, level < in_time) for level in range(max(in_space, in_time))]

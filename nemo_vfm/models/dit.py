@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_WIDTH, require_between
+from nemo_vfm.core.bounds import MAX_BLOCKS, MAX_WIDTH, require_between
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.model_traits import BlockLoop, Op
 from nemo_vfm.models.blocks.layers import (
@@ -271,9 +271,9 @@ class DiT(nn.Module):
             in_channels=in_channels, text_dim=text_dim, width=width, depth=depth, heads=heads, patch=patch,
             mlp_ratio=mlp_ratio, modulation_rank=modulation_rank,
         )  # fmt: skip
-        require_between(0, MOST_WIDTH, condition_channels=condition_channels)
-        require_between(1, MOST_WIDTH, text_projection=text_projection)
-        require_between(1, MOST_WIDTH, **dict(zip(_POSITIONS, learned_positions or (), strict=False)))
+        require_between(0, MAX_WIDTH, condition_channels=condition_channels)
+        require_between(1, MAX_WIDTH, text_projection=text_projection)
+        require_between(1, MAX_WIDTH, **dict(zip(_POSITIONS, learned_positions or (), strict=False)))
         for name, number in (("noise_scale", noise_scale), ("qk_norm_eps", qk_norm_eps)):
             if not 0 < number < math.inf:
                 raise ValueError(f"{name} must be above 0, got {number}")
@@ -553,9 +553,9 @@ def _require_sizes(
     *, in_channels: int, text_dim: int, width: int, depth: int, heads: int, patch: Patch, mlp_ratio: float,
     modulation_rank: int | None,
 ) -> None:  # fmt: skip
-    require_between(1, MOST_WIDTH, in_channels=in_channels, text_dim=text_dim, width=width, heads=heads)
-    require_between(1, MOST_BLOCKS, depth=depth)
-    require_between(1 / width, MOST_WIDTH / width, mlp_ratio=mlp_ratio)
+    require_between(1, MAX_WIDTH, in_channels=in_channels, text_dim=text_dim, width=width, heads=heads)
+    require_between(1, MAX_BLOCKS, depth=depth)
+    require_between(1 / width, MAX_WIDTH / width, mlp_ratio=mlp_ratio)
     if width % heads:
         raise ValueError(f"width {width} is not divisible by heads {heads}")
     if len(patch) != 3 or min(patch) < 1 or max(patch) > _LARGEST_PATCH:
@@ -567,6 +567,6 @@ def _require_sizes(
         raise ValueError(
             f"modulation_rank must be at least 1, got {modulation_rank}; write null for modulations without one"
         )
-    require_between(1, MOST_WIDTH, modulation_rank=modulation_rank)
+    require_between(1, MAX_WIDTH, modulation_rank=modulation_rank)
     if modulation_rank is not None and width % 2:
         raise ValueError(f"width {width} is odd, and a noise level of low rank takes as many sines as cosines")

@@ -12,7 +12,7 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_HEADS, MOST_VOCAB, MOST_WIDTH, require_between
+from nemo_vfm.core.bounds import MAX_BLOCKS, MAX_HEADS, MAX_VOCAB, MAX_WIDTH, require_between
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.model_traits import Op
 from nemo_vfm.core.types.sample_batches import IGNORED
@@ -72,12 +72,12 @@ class GPT(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         groups = heads if groups is None else groups
-        require_between(1, MOST_VOCAB, vocab=vocab)
-        require_between(1, MOST_WIDTH, width=width, mlp_hidden=mlp_hidden)
-        require_between(1, MOST_HEADS, heads=heads, groups=groups, head_dim=head_dim)
-        require_between(1, MOST_BLOCKS, depth=depth)
+        require_between(1, MAX_VOCAB, vocab=vocab)
+        require_between(1, MAX_WIDTH, width=width, mlp_hidden=mlp_hidden)
+        require_between(1, MAX_HEADS, heads=heads, groups=groups, head_dim=head_dim)
+        require_between(1, MAX_BLOCKS, depth=depth)
         require_between(0, 1, eps=eps)
-        require_between(1, MOST_WIDTH, query_scalar=query_scalar)
+        require_between(1, MAX_WIDTH, query_scalar=query_scalar)
         require_between(0, 100, init_std=init_std)
         if head_dim is None and width % heads:
             raise ValueError(f"width {width} is not divisible by {heads} heads; change either, or give head_dim")

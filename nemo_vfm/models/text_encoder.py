@@ -14,10 +14,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from nemo_vfm.core.bounds import MOST_TEXT_TOKENS, MOST_WIDTH, require_between
+from nemo_vfm.core.bounds import MAX_TEXT_TOKENS, MAX_WIDTH, require_between
 from nemo_vfm.core.log import warn_once
 
-_MOST_LETTERS = 1_000  # no word is longer
+_MAX_LETTERS = 1_000  # no word is longer
 _WORD = re.compile(r"\w+(?:'\w+)?")
 _EMPTY = "\x00empty"
 
@@ -40,9 +40,9 @@ class HashedNgrams:
     ) -> None:  # fmt: skip
         if dim < 8 or dim % 8:
             raise ValueError(f"dim must be a positive multiple of 8, got {dim}")
-        require_between(8, MOST_WIDTH, dim=dim)
-        require_between(1, MOST_TEXT_TOKENS, max_tokens=max_tokens)
-        require_between(1, _MOST_LETTERS, ngram=ngram)
+        require_between(8, MAX_WIDTH, dim=dim)
+        require_between(1, MAX_TEXT_TOKENS, max_tokens=max_tokens)
+        require_between(1, _MAX_LETTERS, ngram=ngram)
         if ngram_weight < 0 or context_weight < 0:
             raise ValueError(f"ngram_weight ({ngram_weight}) and context_weight ({context_weight}) cannot be negative")
         self.dim, self.max_tokens, self.ngram = dim, max_tokens, ngram

@@ -40,7 +40,7 @@ class TextConfig:
     kind: str  #: model_type of the folder
     width: int  #: D
     depth: int  #: blocks
-    most_tokens: int | None  #: positions that it knows; None where they are relative
+    max_tokens: int | None  #: positions that it knows; None where they are relative
 
     def layer_indices(self, layers: Literal["all"] | Sequence[int]) -> list[int]:
         """Indices of hidden states, from 0, the embedding, to `depth`."""
@@ -115,7 +115,7 @@ class Tower:
 
     def tokens(self, texts: Sequence[str], most: int, *, padded: bool = False) -> tuple[Tensor, Tensor]:
         """Token ids and a mask, (B, T), padded on the right to the longest text or, if `padded`, to `most`."""
-        limit = self._config.most_tokens
+        limit = self._config.max_tokens
         limit = None if limit is None else min(limit, int(self._words.model_max_length))
         if limit is not None and most > limit:
             raise UserError(

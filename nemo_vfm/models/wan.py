@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nemo_vfm.core.bounds import MOST_WIDTH, require_between
+from nemo_vfm.core.bounds import MAX_WIDTH, require_between
 from nemo_vfm.core.types.model_traits import Op
 from nemo_vfm.models.blocks.layers import MLP, LayerNorm, TableModulation, gated_residual, modulate
 from nemo_vfm.models.blocks.video_tokens import NoiseEmbedding, NoiseLevels
@@ -51,7 +51,7 @@ class Wan(DiT):
         image_dim: int | None = None, image_positions: int | None = None, num_frequencies: int = 128,
         noise_scale: float = 1000.0, rope_theta: float = 10_000.0,
     ) -> None:  # fmt: skip
-        require_between(1, MOST_WIDTH, mlp_hidden=mlp_hidden, image_dim=image_dim, image_positions=image_positions,
+        require_between(1, MAX_WIDTH, mlp_hidden=mlp_hidden, image_dim=image_dim, image_positions=image_positions,
                         num_frequencies=num_frequencies)  # fmt: skip
         if image_positions is not None and image_dim is None:
             raise ValueError("image_positions needs image features; set image_dim too, or leave both out")

@@ -90,13 +90,13 @@ class PublishedConstants:
     A product's share falls with its smallest side: `most` x side / (side + half). Attention likewise with its length.
     """
 
-    most_linear: float = 0.68  #: share of the peak that large products reach through a training
+    max_linear: float = 0.68  #: share of the peak that large products reach through a training
     half_linear: float = 128.0  #: the side at which a product reaches half of that
-    most_fp8: float = 0.6  #: share of the FP8 peak that large products in FP8 reach
+    max_fp8: float = 0.6  #: share of the FP8 peak that large products in FP8 reach
     #: the side at which such a product reaches half of that: twice that of bf16, since its loads and its start take as
     #: long while its products take half
     half_fp8: float = 256.0
-    most_attention: float = 0.5  #: the same of attention
+    max_attention: float = 0.5  #: the same of attention
     half_attention: float = 512.0  #: the number of keys at which attention reaches half of that
     #: times that what goes into and out of each linear is read and written by norms, modulations, activations and
     #: residuals, forward; backward is taken for twice as many
@@ -106,13 +106,13 @@ class PublishedConstants:
     def linear(self, rows: float, inputs: float, outputs: float) -> float:
         """The share of the peak of a product of (rows, inputs) and (inputs, outputs), forward and backward."""
         side = min(rows, inputs, outputs)
-        return self.most_linear * side / (side + self.half_linear)
+        return self.max_linear * side / (side + self.half_linear)
 
     def linear_fp8(self, rows: float, inputs: float, outputs: float) -> float:
         """The same of a product in FP8, as a share of the FP8 peak; casts apart."""
         side = min(rows, inputs, outputs)
-        return self.most_fp8 * side / (side + self.half_fp8)
+        return self.max_fp8 * side / (side + self.half_fp8)
 
     def attention(self, length: float) -> float:
         """The share of the peak of attention to so many keys."""
-        return self.most_attention * length / (length + self.half_attention)
+        return self.max_attention * length / (length + self.half_attention)

@@ -14,7 +14,7 @@ from nemo_vfm.perf.planner import LayoutChoice, Planner, PlanResult, Question
 
 NARROW, OFFLOAD, NO_AVERAGE, GPU = "precision=bf16", "engine.offload_optimizer=true", "~callbacks.ema", "--gpu"
 AGAIN, SMALLER = "engine.recompute=blocks", "parallel.microbatches"
-_MOST_GPUS = 16_384
+_MAX_GPUS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ def smallest_number(planner: Planner, above: int) -> int | None:
     # All that the model and its batch could allow, whatever the number of GPUs.
     subject, allowed = planner.question.subject, planner.allowed
     tensors = [n for n in divisors(allowed.heads) if not allowed.objection_to_tensor(n)]
-    contexts = [n for n in divisors(subject.tokens) if n <= _MOST_GPUS]
+    contexts = [n for n in divisors(subject.tokens) if n <= _MAX_GPUS]
     ways = product(tensors, contexts, range(1, allowed.depth + 1), divisors(subject.batch))
     degrees = [Degrees(pipeline, 1, data, context, tensor) for tensor, context, pipeline, data in ways
-               if tensor * context * pipeline * data <= _MOST_GPUS]  # fmt: skip
+               if tensor * context * pipeline * data <= _MAX_GPUS]  # fmt: skip
     for at in sorted(degrees, key=lambda one: one.gpus):
         whole = at.gpus <= each or at.gpus % each == 0
         if at.gpus > above and whole and allowed.refused(at) is None and planner.some_fits(at):

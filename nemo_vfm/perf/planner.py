@@ -28,7 +28,7 @@ from nemo_vfm.perf.model_work import ModelWork
 from nemo_vfm.perf.step_time import Clock, Machine, StepTime, TimedStep
 
 #: Ten times the largest machines of today; the number of ways to divide more has no end.
-MOST_GPUS = 1_048_576
+MAX_GPUS = 1_048_576
 PrecisionName = Literal["fp32", "bf16"]
 
 
@@ -136,8 +136,8 @@ class Planner:
         Raises:
             UserError: there are no GPUs, or more than anybody has.
         """
-        if not 1 <= gpus <= MOST_GPUS:
-            raise UserError(f"a plan is for at least one GPU and at most {MOST_GPUS:,}, got {gpus:,}")
+        if not 1 <= gpus <= MAX_GPUS:
+            raise UserError(f"a plan is for at least one GPU and at most {MAX_GPUS:,}, got {gpus:,}")
         families: dict[tuple[int, int, int, int], LayoutChoice] = {}
         refused, over = [], []
         for every in shared_by_all(gpus):

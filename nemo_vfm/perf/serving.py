@@ -17,7 +17,7 @@ from nemo_vfm.perf.network import Network
 ServingPrecision = Literal["fp8", "bf16"]
 BYTES: dict[ServingPrecision, int] = {"fp8": 1, "bf16": 2}
 _COMPUTE_BYTES = 2  # of activations, which are bf16 between the products
-_MOST_GPUS = 4096
+_MAX_GPUS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def fewest_gpus(
 ) -> int | None:
     """The smallest number on which it fits, a divisor of a machine and then whole machines; None where none is."""
     each = network.gpus_per_node
-    numbers: list[int] = [*divisors(each), *range(2 * each, _MOST_GPUS + 1, each)]
+    numbers: list[int] = [*divisors(each), *range(2 * each, _MAX_GPUS + 1, each)]
     for number in numbers:
         try:
             if fits(plan_serving(work, number, network, precision, sequences=sequences), gpu):

@@ -38,7 +38,7 @@ from nemo_vfm.recsys.sources.log_reading import ImportSource
 from nemo_vfm.recsys.sources.text_blocks import sizes_of
 from nemo_vfm.sparse.log_chunk import LogChunk
 
-_LEAST_MEMORY = 1 << 20
+_MIN_MEMORY = 1 << 20
 
 
 class ImportLog:
@@ -83,10 +83,10 @@ class ImportLog:
         rows_per_part: int = 1 << 20,
         rows_per_group: int = 1 << 16,
     ) -> None:
-        if not 0 < keep_fraction <= 1 or not 0 < keep_negatives <= 1 or memory_bytes < _LEAST_MEMORY:
+        if not 0 < keep_fraction <= 1 or not 0 < keep_negatives <= 1 or memory_bytes < _MIN_MEMORY:
             raise ValueError(
                 f"keep_fraction ({keep_fraction}) and keep_negatives ({keep_negatives}) must be above 0 and at most 1, "
-                f"and memory_bytes ({memory_bytes:,}) at least {_LEAST_MEMORY:,}"
+                f"and memory_bytes ({memory_bytes:,}) at least {_MIN_MEMORY:,}"
             )
         schema = source.schema()
         if keep_negatives < 1 and not schema.labels:

@@ -70,15 +70,15 @@ class LogisticRegression:
 
     Args:
         ridges: strengths of the penalty to try. 1 / ridge is the variance that weights are expected to have.
-        most_iterations: of L-BFGS. It ends earlier where the loss no longer falls.
+        max_iterations: of L-BFGS. It ends earlier where the loss no longer falls.
     """
 
-    def __init__(self, *, ridges: Sequence[float] = (3.0, 10.0, 30.0, 100.0), most_iterations: int = 60) -> None:
+    def __init__(self, *, ridges: Sequence[float] = (3.0, 10.0, 30.0, 100.0), max_iterations: int = 60) -> None:
         for ridge in ridges:
             require_between(1e-6, 1e9, ridge=ridge)
         require_between(1, 100, num_ridges=len(ridges))
-        require_between(1, 10_000, most_iterations=most_iterations)
-        self.ridges, self.most_iterations = tuple(ridges), most_iterations
+        require_between(1, 10_000, max_iterations=max_iterations)
+        self.ridges, self.max_iterations = tuple(ridges), max_iterations
 
     def fits(self, parts: Iterable[LabelledSamples], rows: Mapping[str, int]) -> Iterator[tuple[float, LogisticModel]]:
         """Each ridge, with the weights of these samples.
@@ -98,7 +98,7 @@ class LogisticRegression:
         root_R = (problem.curvature_R + ridge).sqrt()
         scaled = torch.zeros(problem.num_weights, dtype=torch.float64, requires_grad=True)
         optimizer = torch.optim.LBFGS(
-            [scaled], max_iter=self.most_iterations, history_size=10, line_search_fn="strong_wolfe",
+            [scaled], max_iter=self.max_iterations, history_size=10, line_search_fn="strong_wolfe",
             tolerance_grad=1e-7, tolerance_change=1e-10,
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.recsys.sources.kuairand_csv import COLUMNS
 
-_MOST_ROWS = 1_000_000
+_MAX_ROWS = 1_000_000
 _NUM_INTEGERS, _NUM_IDS = 13, 26  # of Criteo
 _MINUTE_MS = 60_000
 _START_MS = 1_649_000_000_000  # in April 2022, as KuaiRand
@@ -28,7 +28,7 @@ class MakeLogFiles:
     """
 
     def __init__(self, *, num_rows: int = 500) -> None:
-        require_between(1, _MOST_ROWS, num_rows=num_rows)
+        require_between(1, _MAX_ROWS, num_rows=num_rows)
         self.num_rows = num_rows
 
     def run(self, run: Run) -> Outcome:

@@ -19,18 +19,18 @@ _SECTIONS = 8
 _STEP_LEVELS = 4
 _DARK = 24  # grey levels: coded black wavers up to about 20
 _UNEQUAL_PX, _UNEQUAL = 4, 0.01  # how far two bars of a pair may differ, in lines and as part of the side
-_LEAST_KEPT = 0.3  # of the picture; an upright film in a wide frame fills 0.316
+_MIN_KEPT = 0.3  # of the picture; an upright film in a wide frame fills 0.316
 # Of the box's rows and columns, in sections, that is lit: a title on black ground is no framed picture.
-_LEAST_LIT = 0.4
+_MIN_LIT = 0.4
 _THIN = 0.02  # of the side: what is thinner is a bar only where both sides have one
 _SHARP, _EDGE, _EDGE_LINES = 0.75, 24, 3  # part of an edge where within 3 lines the picture is so far from the bar
 _FLAT = 24  # grey levels within a bar of one colour
 # Of a bar without its pair: all of it in all frames; steps along its lines; part of its edge that is one straight step.
 # In 112 clean shots of 14 scenes no side had more than 0.04 of such a step; 90 % of coded bars have 0.72 and more.
-_PLAIN, _MOST_DETAIL, _ONE_STEP = 12, 0.2, 0.5
+_PLAIN, _MAX_DETAIL, _ONE_STEP = 12, 0.2, 0.5
 _RINGING = 8  # lines of a bar beside its edge that a coder's block makes uneven
 _SMOOTH = 0.5  # steps in a blurred bar against those in the picture
-_JUMP, _LEAST_JUMP = 3.0, 8.0  # the step at a blurred bar's edge against those in the picture, and in grey levels
+_JUMP, _MIN_JUMP = 3.0, 8.0  # the step at a blurred bar's edge against those in the picture, and in grey levels
 _STRAIGHT = 0.5  # part of that edge along which there is a step: a round thing before a plain wall has less
 Ends = tuple[int, int]  # first line of the picture, and the one after its last
 _FOR_GOOD_S = 10.0  # a file whose bars stay other ones for so long has changed them
@@ -139,10 +139,10 @@ def find_picture(borders: Borders) -> Picture:
     size = len(rows.step_L) * len(columns.step_L)
     kept = (right - left) * (bottom - top) / size
     is_picture = all(
-        last > first and float((lines.highest_LS[first:last] >= _DARK).mean()) >= _LEAST_LIT
+        last > first and float((lines.highest_LS[first:last] >= _DARK).mean()) >= _MIN_LIT
         for lines, first, last in ((rows, top, bottom), (columns, left, right))
     )
-    return Picture(box if kept >= _LEAST_KEPT and is_picture else None, lit)
+    return Picture(box if kept >= _MIN_KEPT and is_picture else None, lit)
 
 
 def _inside(lines: Lines, lit: Ends) -> Ends:
@@ -195,13 +195,13 @@ def _without_plain_side(lines: Lines) -> Ends | None:
     low_L, high_L = lines.lowest_LS.min(axis=1).astype(int), lines.highest_LS.max(axis=1).astype(int)
     first, last = _plain_lines(low_L, high_L), _plain_lines(low_L[::-1], high_L[::-1])
     least = max(_UNEQUAL_PX, _THIN * count)
-    if (first >= least) == (last >= least) or max(first, last) > (1 - _LEAST_KEPT) * count:
+    if (first >= least) == (last >= least) or max(first, last) > (1 - _MIN_KEPT) * count:
         return None
     near = slice(first - 1, first + _RINGING) if first > last else slice(count - last - _RINGING, count - last + 2)
     edge = near.start + int(lines.step_L[near].argmax())
     bar = slice(0, max(0, edge - _RINGING)) if first > last else slice(edge + _RINGING, count)
-    is_step = lines.step_L[edge] >= _LEAST_JUMP and lines.jump_L[edge] >= _ONE_STEP
-    if not is_step or not lines.detail_L[bar].size or lines.detail_L[bar].mean() > _MOST_DETAIL:
+    is_step = lines.step_L[edge] >= _MIN_JUMP and lines.jump_L[edge] >= _ONE_STEP
+    if not is_step or not lines.detail_L[bar].size or lines.detail_L[bar].mean() > _MAX_DETAIL:
         return None
     return (edge, count) if first > last else (0, edge)
 
@@ -217,12 +217,12 @@ def _without_blurred(lines: Lines) -> Ends | None:
     count = len(lines.step_L)
     step_L = lines.step_L
     best, score = None, 0.0
-    for first in range(max(4, count // 20), int(count * (1 - _LEAST_KEPT) / 2) + 1):
+    for first in range(max(4, count // 20), int(count * (1 - _MIN_KEPT) / 2) + 1):
         stop = count - _UNEQUAL_PX + int(step_L[count - first - _UNEQUAL_PX : count - first + _UNEQUAL_PX + 1].argmax())
         stop -= first
         if (jump := min(step_L[first], step_L[stop])) > score:
             best, score = (first, stop), float(jump)
-    if best is None or score < _LEAST_JUMP:
+    if best is None or score < _MIN_JUMP:
         return None
     bars = np.r_[1 : best[0] - 1, best[1] + 2 : count]
     inside = slice(best[0] + 2, best[1] - 1)

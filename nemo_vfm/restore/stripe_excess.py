@@ -29,7 +29,7 @@ _ON, _BESIDE = (-1, 0, 1), (-8, -7, -6, -5, -4, 4, 5, 6, 7, 8)  # lines of the p
 _RINGS = 8
 _TILES_BELOW_PERCENT = 25
 _FEWEST_TILES = 4
-_MOST_STARTS = 96  # a side: those of 4096 pixels; a mosaic's tiles then have gaps between them
+_MAX_STARTS = 96  # a side: those of 4096 pixels; a mosaic's tiles then have gaps between them
 _BANDS = 4  # where stripes end within the picture
 _HALF_DB = 3.0  # more than for stripes across the whole picture; half of a clean clip had up to 6.6 dB
 
@@ -122,7 +122,7 @@ def halves(length: int) -> list[slice]:
 
 
 def _starts(length: int) -> list[int]:
-    count = min(ceil(_TILES_A_LENGTH * length / _TILE_PX), _MOST_STARTS) if length > _TILE_PX else 1
+    count = min(ceil(_TILES_A_LENGTH * length / _TILE_PX), _MAX_STARTS) if length > _TILE_PX else 1
     return [int(start) for start in np.linspace(0, length - _TILE_PX, count).round()]
 
 

@@ -34,7 +34,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.run_lock import lock
 
 SCHEMA = "nemo_vfm.run/1"
-_MOST_BYTES = 16 << 20  # of a composed recipe, which is written out in full
+_MAX_BYTES = 16 << 20  # of a composed recipe, which is written out in full
 _BLOCK_BYTES = 4096  # that a file of few bytes takes of a disk
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp(\.\w+)?")
 _VERSION = re.compile(r"nemo_vfm\.run/(\d{1,6})(?:\.\d{1,6})?")
@@ -94,7 +94,7 @@ def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | N
 
 def _read_kept(file: Path) -> str:
     try:
-        return read_bytes(file, _MOST_BYTES).decode()
+        return read_bytes(file, _MAX_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise RunFolderError(f"{file} is not the recipe of a run ({error}); choose another run_dir") from error
 

@@ -38,8 +38,8 @@ class LocalEngine:
                 served = self.model()
                 self.require_fit(served)
                 passes = ModelPasses(served.model, KeyValueRoom(served.model, self._room_gb), self._at_once)
-                engine = BatchEngine(passes, most_running=self._at_once, piece=_PIECE)
-                self._loaded = served, EngineThread(engine, most_waiting=None)
+                engine = BatchEngine(passes, max_running=self._at_once, piece=_PIECE)
+                self._loaded = served, EngineThread(engine, max_waiting=None)
             return self._loaded
 
     def ready(self) -> None:

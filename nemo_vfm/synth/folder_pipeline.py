@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_vfm.core import log
-from nemo_vfm.core.bounds import MOST_STEPS, require_between
+from nemo_vfm.core.bounds import MAX_STEPS, require_between
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.frame_count import LatentFrames
 from nemo_vfm.core.optional import needs_packages
@@ -65,7 +65,7 @@ class FolderPipeline(TextToVideo):
         offload: bool = False,
     ) -> None:  # fmt: skip
         if steps is not None:
-            require_between(1, MOST_STEPS, steps=steps)
+            require_between(1, MAX_STEPS, steps=steps)
         if negative_prompt and guidance_scale == 1:
             raise ValueError(
                 f"negative_prompt {negative_prompt!r} has no effect at guidance_scale 1; raise guidance_scale"

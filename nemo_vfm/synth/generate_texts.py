@@ -55,7 +55,7 @@ class Generate:
         weights: of the checkpoint: the running average, or the raw ones; a folder of transformers has only one set.
         tokenizer: the one that it was trained with.
         prompts: beginnings; an empty one begins a document.
-        most_tokens: that a text gets at most.
+        max_tokens: that a text gets at most.
         choice: how the next token is chosen.
         num_texts: texts for each prompt, each drawn independently.
         batch_size: texts written at once; changes the speed, and the texts no more than rounding does.
@@ -64,17 +64,17 @@ class Generate:
 
     def __init__(
         self, *, model: Factory[[], nn.Module], checkpoint: Place | None = None,
-        weights: Literal["ema", "model"] = "ema", tokenizer: Tokenizer, prompts: Prompts, most_tokens: int = 256,
+        weights: Literal["ema", "model"] = "ema", tokenizer: Tokenizer, prompts: Prompts, max_tokens: int = 256,
         choice: Choice = Choice(temperature=0.7, top_p=0.95),
         num_texts: int = 1, batch_size: int = 16, precision: PrecisionName = "auto",
     ) -> None:  # fmt: skip
-        if min(most_tokens, num_texts, batch_size) < 1:
+        if min(max_tokens, num_texts, batch_size) < 1:
             raise ValueError(
-                f"most_tokens ({most_tokens}), num_texts ({num_texts}) and batch_size ({batch_size}) must be at least 1"
+                f"max_tokens ({max_tokens}), num_texts ({num_texts}) and batch_size ({batch_size}) must be at least 1"
             )
         self.model, self.weights, self.tokenizer, self.prompts = model, weights, tokenizer, prompts
         self.checkpoint = None if checkpoint is None else place(checkpoint)
-        self.most_tokens, self.choice, self.num_texts = most_tokens, choice, num_texts
+        self.max_tokens, self.choice, self.num_texts = max_tokens, choice, num_texts
         self.batch_size, self.precision = batch_size, precision
 
     def run(self, run: Run) -> Outcome:
@@ -127,14 +127,14 @@ class Generate:
             for start in range(0, len(missing), self.batch_size):
                 group = missing[start : start + self.batch_size]
                 found = generate(
-                    model, [one.tokens for one in group], most_new=self.most_tokens, choice=self.choice, stop=stop,
+                    model, [one.tokens for one in group], max_new=self.max_tokens, choice=self.choice, stop=stop,
                     seeds=[derive(run.seed, "text", one.index) for one in group], device=device(),
                     dtype=Precision(self.precision).resolve()[0],
                 )  # fmt: skip
                 texts = [
                     {"index": one.index, "prompt": one.prompt, "repeat": one.repeat,
                      "text": self.tokenizer.decode(tokens), "tokens": len(tokens),
-                     "ended": len(tokens) < self.most_tokens}
+                     "ended": len(tokens) < self.max_tokens}
                     for one, tokens in zip(group, found, strict=True)
                 ]  # fmt: skip
                 files.write_json(run.folder / _PARTS / f"{group[0].index:06d}.json", texts)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core import log
-from nemo_vfm.core.bounds import MOST_FPS, MOST_SIDE_PX, require_between
+from nemo_vfm.core.bounds import MAX_FPS, MAX_SIDE_PX, require_between
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.folder_walk import files_below, is_taken
@@ -26,7 +26,7 @@ from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.synth import shot_plan
 from nemo_vfm.synth.shot_plan import Shot, draw
 
-_MOST_FILES, _LARGEST_CRF = 1_000_000, 51
+_MAX_FILES, _LARGEST_CRF = 1_000_000, 51
 _NUM_SPECIAL_FILES = 3  # the copy, the re-encoded copy, the damaged one
 _MARKER = "videos.json"
 
@@ -47,9 +47,9 @@ class MakeVideos:
         self, *, input: Place | None = None, num_files: int = 12, shots_per_film: int = 22, side_px: int = 192,
         fps: int = 12, crf: int = 18,
     ) -> None:  # fmt: skip
-        require_between(1, _MOST_FILES, num_files=num_files, shots_per_film=shots_per_film)
-        require_between(1, MOST_SIDE_PX, side_px=side_px)
-        require_between(1, MOST_FPS, fps=fps)
+        require_between(1, _MAX_FILES, num_files=num_files, shots_per_film=shots_per_film)
+        require_between(1, MAX_SIDE_PX, side_px=side_px)
+        require_between(1, MAX_FPS, fps=fps)
         require_between(0, _LARGEST_CRF, crf=crf)
         if num_files <= _NUM_SPECIAL_FILES:
             raise ValueError(f"num_files must be at least {_NUM_SPECIAL_FILES + 1}, got {num_files}")

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import nn
 
 from nemo_vfm.core import log
-from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, frame_rate, require_between
+from nemo_vfm.core.bounds import MAX_FRAMES, MAX_SIDE_PX, frame_rate, require_between
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.fp8 import Fp8
@@ -56,7 +56,7 @@ from nemo_vfm.parallel.plan.static_memory import on_meta, weight_bytes
 from nemo_vfm.parallel.ranks.process_group import everyone_says
 from nemo_vfm.synth.prompts import Prompt, PromptList, Prompts
 
-_MOST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 _Video: TypeAlias = tuple[Path, Prompt]  # where it is written, and what it shows
 _RECORD = ".cache.json"  # ending of what is written beside a video that was sampled with a cache
 
@@ -96,8 +96,8 @@ class Sample:
         random_base: Family | None = None, adapters: Mapping[str, AdapterFile] | None = None,
         parallel: SamplingPlan = SamplingPlan(), fp8: Fp8 | None = None,
     ) -> None:  # fmt: skip
-        require_between(1, MOST_FRAMES, num_frames=num_frames, batch_size=batch_size)
-        require_between(1, MOST_SIDE_PX, height_px=height_px, width_px=width_px)
+        require_between(1, MAX_FRAMES, num_frames=num_frames, batch_size=batch_size)
+        require_between(1, MAX_SIDE_PX, height_px=height_px, width_px=width_px)
         require_between(1, num_frames, given_frames=given_frames.count)
         self.model, self.weights = model, weights
         self.checkpoint = None if checkpoint is None else place(checkpoint)
@@ -236,7 +236,7 @@ def _groups(items: Sequence[_Video], size: int) -> Iterator[Sequence[_Video]]:
 def read_cache(video: Path) -> Json:
     """Read the record of a video; None if it was sampled without a cache."""
     record = video.with_suffix(_RECORD)
-    return read_json(record, _MOST_BYTES) if record.is_file() else None
+    return read_json(record, _MAX_BYTES) if record.is_file() else None
 
 
 def cache_figures(videos: Sequence[Path]) -> dict[str, float]:

@@ -12,12 +12,12 @@ from nemo_vfm.core.storage.files import write_bytes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.text.learner import require_tokens, write_config
 
-_MOST_LETTERS = 1000  # of what the trainer takes for one sentence: at most 4,000 bytes, and it skips those above 4,192
+_MAX_LETTERS = 1000  # of what the trainer takes for one sentence: at most 4,000 bytes, and it skips those above 4,192
 _THREADS = 16  # its sums depend on their number, so it is not that of the machine
 _OWN = ("<unk>", "<s>", "</s>")
 #: Letters of the names of bytes, such as <0x4F>. Each has a piece, else tokenizer.json would read a name as its byte.
 _OF_BYTES = "<>0123456789ABCDEFx"
-_PART = re.compile(rf"(?s).{{1,{_MOST_LETTERS}}}(?=\s|$)|.{{1,{_MOST_LETTERS}}}")
+_PART = re.compile(rf"(?s).{{1,{_MAX_LETTERS}}}(?=\s|$)|.{{1,{_MAX_LETTERS}}}")
 _SPACE = "\u2581"
 
 

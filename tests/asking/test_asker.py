@@ -66,7 +66,7 @@ def test_each_question_gets_its_own_answer_and_many_are_under_way_at_once():
     chat = MadeChat(always=together)
     found = asked(chat, numbered(200))
     assert texts(found) == {number: f"q{number}!" for number in range(200)} and len(found) == 200
-    assert chat.most_at_once >= 8 and set(chat.asked.values()) == {1}
+    assert chat.max_at_once >= 8 and set(chat.asked.values()) == {1}
 
 
 def test_replies_come_as_they_are_ready_and_the_slow_hold_up_nobody():
@@ -345,7 +345,7 @@ def test_a_budget_waits_for_what_is_under_way_where_that_may_come_to_less():
     chat = MadeChat()
     chat.longest = 85
     assert len(texts(asked(chat, numbered(6), budget=Budget(tokens=175)))) == 6
-    assert chat.most_at_once == 1, "100 tokens are reserved for each, and 15 used"
+    assert chat.max_at_once == 1, "100 tokens are reserved for each, and 15 used"
 
 
 @pytest.mark.parametrize(

@@ -100,10 +100,10 @@ def test_only_what_is_new_is_written_and_the_rest_is_waited_for(tmp_path):
 
 
 def test_files_are_no_larger_than_the_service_takes(tmp_path):
-    pending(asker(tmp_path, most_requests=3), *map(str, range(7)))
+    pending(asker(tmp_path, max_requests=3), *map(str, range(7)))
     assert sorted(len(lines) for lines in requests(tmp_path).values()) == [1, 3, 3]
     other = tmp_path / "other"
-    pending(asker(other, most_mb=0.001), *("x" * 300 + str(number) for number in range(4)))
+    pending(asker(other, max_mb=0.001), *("x" * 300 + str(number) for number in range(4)))
     sizes = [file.stat().st_size for file in (other / "batch").glob("requests-*.jsonl")]
     assert max(sizes) <= 1000 and len(by_text(other)) == 4
 
@@ -148,7 +148,7 @@ def test_the_key_is_in_no_file_even_if_an_answer_or_a_question_holds_it(tmp_path
     assert reply.said.text == "it is ***" and KEY not in (tmp_path / "answers.jsonl").read_text()
 
 
-@pytest.mark.parametrize("limits", [{"most_requests": 0}, {"most_mb": 0.0}])
+@pytest.mark.parametrize("limits", [{"max_requests": 0}, {"max_mb": 0.0}])
 def test_limits_that_cannot_be_are_refused(tmp_path, limits):
     with pytest.raises(ValueError, match="must be at least 1"):
         asker(tmp_path, **limits)

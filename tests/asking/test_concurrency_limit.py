@@ -120,7 +120,7 @@ def test_waits_grow_while_there_are_nothing_but_refusals_and_so_does_what_patien
     assert limit.refused_for_s(now_s + 61) == 0, "a request that was taken ends the series"
 
 
-def test_one_burst_of_refusals_at_most_halves_the_limit():
+def test_one_burst_of_refusals_at_max_halves_the_limit():
     limit = new_limit(start=64)
     for ticket in [limit.send(0.0) for _ in range(64)]:
         limit.refused(ticket, 0.01, 1.0)

@@ -17,7 +17,7 @@ def test_requests_are_the_same_each_time_and_within_their_bounds(
     monkeypatch.setattr(benchmark, "VOCAB", FolderTokenizer(folder=tmp_path).vocab_size())
     requests = benchmark.requests_of(tmp_path, benchmark.FULL)
     assert requests == benchmark.requests_of(tmp_path, benchmark.FULL) and len(requests) == 64
-    lengths = sorted(request.most_new for request in requests)
+    lengths = sorted(request.max_new for request in requests)
     assert 24 < lengths[32] < 96 and 1 <= lengths[0] < 20 and 120 < lengths[-1] <= 256
 
 

@@ -188,7 +188,7 @@ CONVERSIONS = {
     "adapter": (["--adapter", "peft", "--base", "b", "--alpha", "7"], "adapter.convert_adapter",
                 {"style": "peft", "base": Path("b"), "alpha": 7.0}),
     "transformers": (["--to", "transformers", "--tokenizer", "t", "--most-tokens", "7", "--dtype", "bf16"],
-                     "language_model.convert_out", {"tokenizer": Path("t"), "most_tokens": 7, "dtype": "bf16"}),
+                     "language_model.convert_out", {"tokenizer": Path("t"), "max_tokens": 7, "dtype": "bf16"}),
     "merged": (["--to", "transformers", "--base", "b", "--alpha", "7", "--dtype", "bf16"], "adapter.merge_adapter",
                {"base": Path("b"), "alpha": 7.0, "dtype": "bf16"}),
     "diffusers": (["--to", "diffusers", "--pipeline", "p", "--replaces", "transformer_2", "--dtype", "fp32"],

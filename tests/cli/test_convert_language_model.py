@@ -121,7 +121,7 @@ def test_a_run_goes_out_and_transformers_reads_and_writes_as_ours(named: str, ke
     assert [tokenizer.encode(text, add_special_tokens=False) for text in TEXTS] == ours.encode(TEXTS)
     beginning = ours.encode(["The miller"])[0]
     (found,) = generate(
-        model, [beginning], most_new=12, choice=Choice(temperature=0), seeds=[0], stop=frozenset([ours.end()])
+        model, [beginning], max_new=12, choice=Choice(temperature=0), seeds=[0], stop=frozenset([ours.end()])
     )
     told = theirs.generate(torch.tensor([beginning]), max_new_tokens=12, do_sample=False)[0, len(beginning) :].tolist()
     assert [token for token in told if token != ours.end()] == found

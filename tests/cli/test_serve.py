@@ -99,8 +99,8 @@ REACHES = {
     "--weights=ema": "weights='ema'", "--context=7": "context=7", "--precision=fp32": "precision='fp32'",
     "--attributes=a, _": "attributes=('a', '_')", "--score-weights=a=1,b=2": "score_weights={'a': 1.0, 'b': 2.0}",
     "--room-gb=7": "KeyValueRoom('weights', 7.0)", "--at-once=7": "ModelPasses('weights', 'KeyValueRoom', 7)",
-    "--queue=7": "EngineThread('BatchEngine', most_waiting=7)", "--piece=7": "most_running=16, piece=7",
-    "--most-body-mb=7": "most_body_bytes=7000000", "--trust=mine": "trust=['mine']",
+    "--queue=7": "EngineThread('BatchEngine', max_waiting=7)", "--piece=7": "max_running=16, piece=7",
+    "--most-body-mb=7": "max_body_bytes=7000000", "--trust=mine": "trust=['mine']",
     "--allow-host=h": "allow_host=['h']", "--reasoning-parser=think": "split_thoughts=True",
     "--tensor=7": "tensor=7, words=['serve', '--tensor=7', '--', 'MODEL'], room_gb=2.0, at_once=16",
 }  # fmt: skip
@@ -150,7 +150,7 @@ class Part:
     def __repr__(self) -> str:
         return repr(self._called)
 
-    def most_tokens(self) -> int:
+    def max_tokens(self) -> int:
         return 1
 
     def run(self) -> None:

@@ -40,7 +40,7 @@ def test_the_page_shows_what_a_user_sees(checkout, capsys, example):
         assert status == 2 and "Traceback" not in said
 
 
-def test_there_are_twenty_and_at_least_half_are_about_real_recipes():
+def test_there_are_twenty_and_at_min_half_are_about_real_recipes():
     numbered = [int(example.title.partition(".")[0]) for example in EXAMPLES]
     assert numbered == list(range(1, len(numbered) + 1)) and len(numbered) >= 20
     real = [e for e in EXAMPLES if any("quickstart" in words for words, _ in e.commands)]

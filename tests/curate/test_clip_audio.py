@@ -189,7 +189,7 @@ def test_sound_that_is_damaged_costs_the_sound_and_not_the_clip(tmp_path, monkey
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_bytes_that_are_damaged_cost_at_most_the_sound(tmp_path, seed):
+def test_bytes_that_are_damaged_cost_at_max_the_sound(tmp_path, seed):
     random, (first, *_), path = np.random.default_rng(seed), TONES, tmp_path / "a.ts"
     sounding_film(path, [first] * 2)
     with av.open(str(path)) as container:

@@ -33,7 +33,7 @@ def drawn() -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.parametrize("objective", [EDM(), FlowMatching()])
-def test_the_loss_is_the_objectives_at_u_zero_and_least_where_u_is_its_logarithm(objective):
+def test_the_loss_is_the_objectives_at_u_zero_and_min_where_u_is_its_logarithm(objective):
     weighted, (output, clean, noise, sigma_B) = UncertaintyWeighted(objective=objective), drawn()
     plain = objective.losses(output, clean, noise, sigma_B)
     found = weighted.losses(said(output, torch.zeros(3)), clean, noise, sigma_B)

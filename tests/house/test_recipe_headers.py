@@ -25,7 +25,7 @@ def header(recipe: str) -> str:
     return "\n".join(top)
 
 
-def test_at_least_five_recipes_are_found():
+def test_at_min_five_recipes_are_found():
     assert len(RECIPES) >= 5
     assert "recipes/quickstart.yaml" in RECIPES
 

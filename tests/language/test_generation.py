@@ -86,16 +86,16 @@ TEXTS = [[1, 2, 3, 4, 5], [7], [9, 10]]
 
 @pytest.mark.parametrize("choice", [Choice(temperature=0), Choice(top_p=0.9)], ids=["likeliest", "nucleus"])
 def test_a_text_is_the_same_alone_and_among_others(model: GPT, choice: Choice) -> None:
-    together = generate(model, TEXTS, most_new=12, choice=choice, seeds=[3, 4, 5])
+    together = generate(model, TEXTS, max_new=12, choice=choice, seeds=[3, 4, 5])
     alone = [
-        generate(model, [text], most_new=12, choice=choice, seeds=[seed])[0]
+        generate(model, [text], max_new=12, choice=choice, seeds=[seed])[0]
         for text, seed in zip(TEXTS, (3, 4, 5), strict=True)
     ]
     assert together == alone and [len(text) for text in alone] == [12] * 3
 
 
 def test_the_likeliest_words_are_those_of_reading_all_again(model: GPT) -> None:
-    (found,) = generate(model, TEXTS[:1], most_new=6, choice=Choice(temperature=0), seeds=[0])
+    (found,) = generate(model, TEXTS[:1], max_new=6, choice=Choice(temperature=0), seeds=[0])
     text = list(TEXTS[0])
     for word in found:
         whole = torch.tensor([text])
@@ -105,12 +105,12 @@ def test_the_likeliest_words_are_those_of_reading_all_again(model: GPT) -> None:
 
 
 def test_a_stop_word_ends_its_own_text_alone(model: GPT) -> None:
-    free = generate(model, TEXTS, most_new=8, choice=Choice(), seeds=[1, 2, 3])
+    free = generate(model, TEXTS, max_new=8, choice=Choice(), seeds=[1, 2, 3])
     stop = free[0][3]
-    found = generate(model, TEXTS, most_new=8, choice=Choice(), seeds=[1, 2, 3], stop=frozenset([stop]))
+    found = generate(model, TEXTS, max_new=8, choice=Choice(), seeds=[1, 2, 3], stop=frozenset([stop]))
     assert found == [text[: text.index(stop)] if stop in text else text for text in free]
 
 
 def test_an_empty_beginning_is_refused(model: GPT) -> None:
     with pytest.raises(ValueError, match="2 prompts need as many seeds"):
-        generate(model, [[1], []], most_new=2, choice=Choice(), seeds=[1, 2])
+        generate(model, [[1], []], max_new=2, choice=Choice(), seeds=[1, 2])

@@ -79,7 +79,7 @@ def test_however_a_log_is_cut_and_ordered_its_parts_add_up_to_the_whole(step: fl
 
 
 @pytest.mark.parametrize("step", [2.0, 0.5, 0.1, 0.001])
-def test_rounding_changes_the_auc_by_at_most_what_it_says_and_nothing_else(step: float) -> None:
+def test_rounding_changes_the_auc_by_at_max_what_it_says_and_nothing_else(step: float) -> None:
     samples = drawn(7, 3000)
     exact, rounded = ScoreCounts.of(*samples), ScoreCounts.of(*samples, step=step)
     assert exact.auc_error() == 0 < abs(exact.auc() - rounded.auc()) <= rounded.auc_error()

@@ -45,7 +45,7 @@ def test_every_drawn_shot_is_read_right_after_x264():
 
 
 @pytest.mark.slow
-def test_outlines_are_told_at_most_sizes_under_blur_and_noise():
+def test_outlines_are_told_at_max_sizes_under_blur_and_noise():
     random, right, total = np.random.default_rng(0), 0, 0
     for shot in _moving(SHOTS)[::2]:
         for radius in (0.14, 0.2, 0.27):

@@ -17,7 +17,7 @@ from tests.support.ranks import on_ranks
 def asked(rank: int, action: Literal["stop", "skip"], most: int, weights: list[list[float]]) -> list[Any]:
     """Whether this rank updates, step by step; weights[step][rank] is that of the rank's last sample."""
     plan = ParallelPlan(replicate=len(weights[0]))
-    engine, told = started(plan, nonfinite=NonFinite(action=action, most_in_a_row=most)), []
+    engine, told = started(plan, nonfinite=NonFinite(action=action, max_in_a_row=most)), []
     for step, by_rank in enumerate(weights):
         given = own(plan, rank, step)
         given.weight_B[-1] = by_rank[rank]
@@ -43,7 +43,7 @@ def test_skipped_steps_are_counted_in_a_row_and_too_many_stop_all():
     told = on_ranks(2, asked, "skip", 2, [nan, fine, nan, nan])
     assert told[0] == told[1]
     assert told[0][:3] == [False, True, False]
-    assert "2 in a row; engine.nonfinite.most_in_a_row is 2" in told[0][3] and "on rank 0 of 2" in told[0][3]
+    assert "2 in a row; engine.nonfinite.max_in_a_row is 2" in told[0][3] and "on rank 0 of 2" in told[0][3]
 
 
 def test_a_step_that_is_fine_ends_a_row_of_skipped_ones():

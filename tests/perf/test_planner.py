@@ -140,7 +140,7 @@ def test_every_plan_that_is_offered_is_one_that_the_engine_takes():
     assert {schedule for _, schedule in kept.stages(2)} == {"1f1b", "interleaved"}
 
 
-def test_reasons_come_with_the_most_frequent_first_and_with_every_degree_once():
+def test_reasons_come_with_the_max_frequent_first_and_with_every_degree_once():
     refused = [(1, RefusedLayout("memory", 90, "by far")), (2, RefusedLayout("memory", 81, "nearly")),
                (3, RefusedLayout("tensor", 8, "heads")), (4, RefusedLayout("tensor", 4, "heads")),
                (1, RefusedLayout("tensor", 8, "heads"))]  # fmt: skip

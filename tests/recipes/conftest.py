@@ -164,7 +164,7 @@ def random_language_model(folder: Path) -> Path:
     if folder.exists():
         return folder
     model = GPT(vocab=300, width=32, depth=1, heads=2, mlp_hidden=32)
-    write_gpt(model, dict(model.named_parameters()), folder, most_tokens=64)
+    write_gpt(model, dict(model.named_parameters()), folder, max_tokens=64)
     ByteLevelBPE(vocab_size=300).learn(LINES, folder)
     return folder
 

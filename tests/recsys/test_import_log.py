@@ -209,7 +209,7 @@ def test_raw_features_keep_their_numbers_and_are_counted_in_no_vocabulary(ids, t
 
 
 def test_all_bad_rows_are_counted_and_the_first_of_them_listed(logs, tmp_path, monkeypatch):
-    monkeypatch.setattr(log_intake, "MOST_LISTED", 3)
+    monkeypatch.setattr(log_intake, "MAX_LISTED", 3)
     job = ImportLog(source=CriteoTsv(paths=[logs / "criteo.tsv"]), ids=None, on_bad_row="drop")
     assert run(job, tmp_path / "run").figures["failed"] == 4
     bad = (tmp_path / "run/bad_rows.jsonl").read_text().splitlines()

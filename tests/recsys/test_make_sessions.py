@@ -34,7 +34,7 @@ def log(**changes: int) -> SessionLog:
 def job(**changes: int | str) -> MakeSessions:
     """With several parts of the table, and shards."""
     settings = {"shards": 2, "val_fraction": 0.3, "rows_per_group": 600, "rows_per_part": 600, **changes}
-    return MakeSessions(log=log(), logistic=LogisticRegression(ridges=[3.0, 30.0], most_iterations=10), **settings)  # type: ignore[arg-type]
+    return MakeSessions(log=log(), logistic=LogisticRegression(ridges=[3.0, 30.0], max_iterations=10), **settings)  # type: ignore[arg-type]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -79,7 +79,7 @@ def test_what_is_said_of_the_log_is_what_it_is(made: Path):
         assert said["logistic"]["auc"][side] == pytest.approx(ScoreRanks(score[rows]).expected_auc(teacher), abs=1e-6)
     trained = found.select((~aside).nonzero()[:, 0])
     parts = [LabelledSamples(trained.features, trained.dense["age"][:, None], trained.labels["click"])]
-    fits = LogisticRegression(ridges=[3.0, 30.0], most_iterations=10).fits(parts, log().rows())
+    fits = LogisticRegression(ridges=[3.0, 30.0], max_iterations=10).fits(parts, log().rows())
     scores = {ridge: model.score(found.features, found.dense["age"][:, None])[aside] for ridge, model in fits}
     best = max(ScoreRanks(score).expected_auc(found.labels["teacher"][aside]) for score in scores.values())
     assert said["logistic"]["auc"]["held_out"] == pytest.approx(best, abs=1e-4)

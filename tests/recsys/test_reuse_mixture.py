@@ -10,7 +10,7 @@ import pytest
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.recsys.profiling import reuse_mixture
 from nemo_vfm.recsys.profiling.locality_stats import ReuseHistogram, first_histogram
-from nemo_vfm.recsys.profiling.reuse_mixture import ReuseMixture, draw_counts, fit, nonnegative_least_squares
+from nemo_vfm.recsys.profiling.reuse_mixture import ReuseMixture, draw_counts, fit, nonnegative_min_squares
 
 DATA = Path(os.environ.get("NEMO_VFM_TEST_DATA", "absent")) / "recsys"
 
@@ -30,11 +30,11 @@ def test_bins_are_closed_above_and_leave_out_rows_without_lookups():
     assert found.accesses[-1] == pytest.approx(32769 / 65552) and found.mean == pytest.approx(65552 / 7)
 
 
-def test_least_squares_equal_the_best_of_all_subsets():
+def test_min_squares_equal_the_best_of_all_subsets():
     numbers = np.random.default_rng(0)
     for _ in range(20):
         a, b = numbers.normal(size=(7, 5)), numbers.normal(size=7)
-        x = nonnegative_least_squares(a, b)
+        x = nonnegative_min_squares(a, b)
         best = np.linalg.norm(b)
         for places in (list(of) for size in range(1, 6) for of in combinations(range(5), size)):
             inside = np.linalg.lstsq(a[:, places], b, rcond=None)[0]
@@ -43,7 +43,7 @@ def test_least_squares_equal_the_best_of_all_subsets():
         assert (x >= 0).all() and np.linalg.norm(a @ x - b) == pytest.approx(best)
 
 
-def test_least_squares_of_many_similar_columns_are_stationary_and_no_step_raises_the_error(monkeypatch):
+def test_min_squares_of_many_similar_columns_are_stationary_and_no_step_raises_the_error(monkeypatch):
     inside = reuse_mixture._inside
 
     def watched(a, b, x, free):
@@ -56,7 +56,7 @@ def test_least_squares_of_many_similar_columns_are_stationary_and_no_step_raises
         at, centre = np.linspace(0, 1, num_rows)[:, None], np.linspace(0, 1, num_columns)
         a = np.exp(-((9 * (at - centre)) ** 2))  # neighbours are alike, as those of a grid of rates are
         b = np.abs(np.sin(9 * at[:, 0])) + 0.1 * np.random.default_rng(seed).normal(size=num_rows)
-        x = nonnegative_least_squares(a, b)
+        x = nonnegative_min_squares(a, b)
         slope = a.T @ (b - a @ x)
         assert (x >= 0).all() and slope.max() < 1e-8 and np.abs(slope[x > 0]).max() < 1e-8
 

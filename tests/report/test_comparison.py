@@ -60,7 +60,7 @@ def test_many_runs_have_one_legend_above_all_charts(tmp_path):
         )
 
 
-def test_results_stand_before_settings_and_what_most_runs_have_before_what_few_do(tmp_path):
+def test_results_stand_before_settings_and_what_max_runs_have_before_what_few_do(tmp_path):
     runs = [trained(tmp_path / f"r{n}", 10.0**-n, [3.0], val_loss=1.0 + n, rows=7) for n in (1, 2, 3)]
     (runs[0] / "recipe.yaml").write_text("_target_: a.Train\nalone: 5\noptimizer: {lr: 3}\n")
     (table, *_) = re.findall(r"<thead>.*?</thead>", page(tmp_path, *runs), re.DOTALL)

@@ -78,7 +78,7 @@ def test_likenesses_that_do_not_tell_suggest_nothing(tmp_path):
 
 @pytest.mark.parametrize("part", [buckets, copies])
 @pytest.mark.parametrize("damage", [None, "x", -1, 1e999, [], {}, [None], {"clips": "many"}, {"a": {"b": None}}])
-def test_damaged_values_cost_at_most_the_section(tmp_path, part, damage):
+def test_damaged_values_cost_at_max_the_section(tmp_path, part, damage):
     whole = {"buckets": {"wide": AMOUNT}, "unbinned": {"short": AMOUNT}, "nearest_misses": []}
     name, value = ("buckets.json", whole) if part is buckets else ("similarity.json", {"near": STAGE})
     for key in value:

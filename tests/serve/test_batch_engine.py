@@ -82,8 +82,8 @@ def requests(count: int) -> list[TextRequest]:
 
 def test_a_text_is_bitwise_the_same_alone_and_among_any_neighbours(passes: ModelPasses) -> None:
     asked = requests(24)
-    crowd = served(BatchEngine(passes, most_running=16, piece=16), asked)
-    few = served(BatchEngine(passes, most_running=5, piece=16), asked[::-1])[::-1]
+    crowd = served(BatchEngine(passes, max_running=16, piece=16), asked)
+    few = served(BatchEngine(passes, max_running=5, piece=16), asked[::-1])[::-1]
     alone = [served(BatchEngine(passes, piece=16), [request])[0] for request in asked]
     for one, two, three in zip(crowd, few, alone, strict=True):
         assert (one.given, one.new) == (two.given, two.new) == (three.given, three.new)
@@ -102,8 +102,8 @@ def test_a_text_in_windows_with_experts_is_the_same_alone_and_among_neighbours_a
     for request, one in zip(asked, crowd, strict=True):
         (alone,) = served(BatchEngine(passes, piece=16), [request])
         assert (one.given, one.new) == (alone.given, alone.new)
-        if request.most_new:
-            (text,) = generate(passes.model, [request.tokens], most_new=request.most_new, choice=request.choice,
+        if request.max_new:
+            (text,) = generate(passes.model, [request.tokens], max_new=request.max_new, choice=request.choice,
                                seeds=[request.seed])  # fmt: skip
             assert one.tokens == text
 
@@ -111,7 +111,7 @@ def test_a_text_in_windows_with_experts_is_the_same_alone_and_among_neighbours_a
 def test_texts_are_those_that_generate_writes(passes: ModelPasses) -> None:
     texts = [[1, 2, 3, 4, 5], [7], list(range(40))]
     asked = [TextRequest(tuple(text), 12, NUCLEUS, seed) for seed, text in enumerate(texts)]
-    expected = generate(passes.model, texts, most_new=12, choice=NUCLEUS, seeds=[0, 1, 2])
+    expected = generate(passes.model, texts, max_new=12, choice=NUCLEUS, seeds=[0, 1, 2])
     assert [one.tokens for one in served(BatchEngine(passes, piece=16), asked)] == expected
 
 
@@ -144,7 +144,7 @@ def test_stop_tokens_and_listeners_end_a_text(passes: ModelPasses) -> None:
 
 @pytest.mark.slow
 def test_the_room_is_never_exceeded_and_comes_back(passes: ModelPasses) -> None:
-    engine, address = BatchEngine(passes, most_running=16), passes.room.pool.data_ptr()
+    engine, address = BatchEngine(passes, max_running=16), passes.room.pool.data_ptr()
     recorders = [Recorder() for _ in range(20)]
     for number, recorder in enumerate(recorders):
         engine.submit(ServedText(TextRequest((1,) * 100, 60, GREEDY, number), recorder))

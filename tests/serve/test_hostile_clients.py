@@ -67,7 +67,7 @@ def test_a_body_that_never_ends_is_closed_also_after_its_answer(
 def test_requests_that_never_end_keep_no_other_out(
     folder: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(http_server, "_MOST_CONNECTIONS", 40)
+    monkeypatch.setattr(http_server, "_MAX_CONNECTIONS", 40)
     monkeypatch.setattr(http_server, "_CROWD", 20)
     monkeypatch.setattr(http_server, "_PATIENCE_S", 0.1)
     with running(folder[0]) as server, ExitStack() as open_connections:

@@ -138,7 +138,7 @@ def test_every_way_of_asking_ends_at_a_token_that_ends_a_text(
 ) -> None:
     every = frozenset(range(server.served.model.vocab))
     ended = replace(server.served, stop=every)
-    app = TestClient(application(ended, server.engine, most_body_bytes=10_000), base_url=server.address[:-3])
+    app = TestClient(application(ended, server.engine, max_body_bytes=10_000), base_url=server.address[:-3])
     for path, asked in (("completions", {"prompt": "the"}), ("chat/completions", {"messages": MESSAGES})):
         body = app.post(f"/v1/{path}", json={"model": NAME, "max_tokens": 5} | asked).json()
         assert (body["choices"][0]["finish_reason"], body["usage"]["completion_tokens"]) == ("stop", 0)
@@ -179,7 +179,7 @@ def test_thoughts_are_split_in_a_stream_a_whole_answer_and_this_process_alike(se
     asked = {"model": NAME, "messages": MESSAGES, "max_tokens": 12, "n": 16, "seed": 3}
     plain, split = (
         TestClient(
-            application(served, server.engine, most_body_bytes=10_000, split_thoughts=on), base_url=server.address[:-3]
+            application(served, server.engine, max_body_bytes=10_000, split_thoughts=on), base_url=server.address[:-3]
         )
         for on in (False, True)
     )

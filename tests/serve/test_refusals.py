@@ -151,7 +151,7 @@ def test_only_json_is_read_and_only_known_paths_answer(server: Running) -> None:
 @pytest.fixture(scope="module")
 def guarded(folder: tuple[Path, Any]) -> Iterator[Running]:
     """A server with a key, small in all ways."""
-    with running(folder[0], key=KEY, room_tokens=100, most_waiting=1, most_body=2000, at_once=2) as found:
+    with running(folder[0], key=KEY, room_tokens=100, max_waiting=1, max_body=2000, at_once=2) as found:
         yield found
 
 

@@ -66,7 +66,7 @@ def _requests() -> list[TextRequest]:
 
 def _answers(passes: ModelPasses) -> Written:
     """What is written; a text joins with every second step, three run at once, and one leaves before its end."""
-    engine, listeners = BatchEngine(passes, most_running=3, piece=16), []
+    engine, listeners = BatchEngine(passes, max_running=3, piece=16), []
     waiting = [TextRequest((5, 6), 200, Choice(temperature=0), 0), *_requests()]
     first: ServedText | None = None
     for step in range(400):

@@ -72,7 +72,7 @@ def test_features_that_change_together_make_a_group_and_those_that_change_often_
     assert all(group.factor >= 1.5 for group in deduplicate(log, groups).values())
 
 
-def test_a_higher_least_factor_leaves_groups_out_and_a_wide_tolerance_joins_them():
+def test_a_higher_min_factor_leaves_groups_out_and_a_wide_tolerance_joins_them():
     log, session_B = made_log()
     assert [set(names) for names in choose_groups(log, session_B, min_factor=8).values()] == [{"country", "language"}]
     wide = choose_groups(log, session_B, tolerance=1)

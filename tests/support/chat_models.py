@@ -25,7 +25,7 @@ class MadeChat:
         self.script: dict[str, Iterator[object]] = {text: iter(orders) for text, orders in (script or {}).items()}
         self.always, self.name, self.longest = always, name, 50
         self.asked: dict[str, int] = defaultdict(int)
-        self.at_once = self.most_at_once = 0
+        self.at_once = self.max_at_once = 0
         self._lock = threading.Lock()
 
     def ready(self) -> None:
@@ -45,7 +45,7 @@ class MadeChat:
         with self._lock:
             self.asked[text] += 1
             self.at_once += 1
-            self.most_at_once = max(self.most_at_once, self.at_once)
+            self.max_at_once = max(self.max_at_once, self.at_once)
             order = next(self.script.get(text, iter(())), None)
         try:
             if isinstance(order, BaseException):

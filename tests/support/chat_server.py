@@ -40,7 +40,7 @@ class ChatServer:
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     at_once: int = 0
-    most_at_once: int = 0
+    max_at_once: int = 0
     flooded_mb: int = 0  #: what `flood` could give away
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -59,7 +59,7 @@ class Handler(BaseHTTPRequestHandler):
             state.headers.append(dict(self.headers))
             state.paths.append(self.path)
             state.at_once += 1
-            state.most_at_once = max(state.most_at_once, state.at_once)
+            state.max_at_once = max(state.max_at_once, state.at_once)
             fault = state.faults.pop(0) if state.faults else state.always
         try:
             self.send(200, state.reply(body)) if fault is None else fault(self, body)

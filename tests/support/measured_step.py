@@ -99,18 +99,18 @@ def measured_step(
             runners[0].step([batch])
 
     with native_products():
-        most = most_allocated(begin, go_on)
+        most = max_allocated(begin, go_on)
     (runner,) = runners
     kept = [*runner.model.parameters(), *runner.model.buffers(), *runner.weights.state().values()]
     gradients = [parameter.grad for parameter in runner.model.parameters() if parameter.grad is not None]
     return Measured(most, sum(local(tensor).nbytes for tensor in (*kept, *gradients)))
 
 
-def most_allocated(begin: Callable[[], object], go_on: Callable[[], object]) -> int:
+def max_allocated(begin: Callable[[], object], go_on: Callable[[], object]) -> int:
     """Bytes of all that both calls allocated and that is there at the fullest moment of the second."""
     if devices.device().type == "cuda":
         begin()
-        return devices.most_memory(go_on)
+        return devices.max_memory(go_on)
     gc.collect()  # else an earlier engine's memory would be given back meanwhile, and be taken off
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         begin()

@@ -60,8 +60,8 @@ sys.exit(ask(*{{words}}, *sys.argv[1:]))
 """
 #: `copied-python` takes `-m MODULE` or `-c CODE`.
 _WORDS = {"nemo-vfm": ("-P", "-m", "nemo_vfm"), "copied-python": ()}
-_MOST_BYTES = 1 << 17  # of a command and its environment
-_MOST_FDS = 8
+_MAX_BYTES = 1 << 17  # of a command and its environment
+_MAX_FDS = 8
 _ABOVE = 200  # where a copy first puts what it received: some take the numbers that the sender had
 _asking: list[socket.socket] = []  # the way to the server: this process's own, or its parent's
 
@@ -89,7 +89,7 @@ class Started:
         assert words[0] == sys.executable and next(word for word in words[1:] if word != "-P") in ("-m", "-c"), words
         self.args, self.returncode = list(words), None
         message = json.dumps([words[1:], str(cwd), dict(env), list(files.values())]).encode()
-        assert len(message) < _MOST_BYTES
+        assert len(message) < _MAX_BYTES
         mine, theirs = os.pipe()
         server = _server()
         socket.send_fds(server, [message], [theirs, server.fileno(), *files])
@@ -219,7 +219,7 @@ def serve(fd: int) -> None:
     _prepare()
     installed = [path for path in sys.path if path and Path(path) != ROOT]
     with socket.socket(fileno=fd) as asked:
-        while (received := socket.recv_fds(asked, _MOST_BYTES, _MOST_FDS))[0]:
+        while (received := socket.recv_fds(asked, _MAX_BYTES, _MAX_FDS))[0]:
             if not received[1]:
                 _import(json.loads(received[0]))
                 continue

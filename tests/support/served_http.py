@@ -88,16 +88,16 @@ class Running:
 
 @contextmanager
 def running(
-    folder: Path, *, key: str | None = None, room_tokens: int = 10_000, most_waiting: int = 64, at_once: int = 8,
-    most_body: int = 1 << 20, score_weights: dict[str, float] | None = None,
+    folder: Path, *, key: str | None = None, room_tokens: int = 10_000, max_waiting: int = 64, at_once: int = 8,
+    max_body: int = 1 << 20, score_weights: dict[str, float] | None = None,
 ) -> Iterator[Running]:  # fmt: skip
     """A server of the folder's model; drained and ended at the end."""
     served = load_served(ServedSource(folder, name=NAME, precision="fp32", score_weights=score_weights))
     room = KeyValueRoom(served.model, (room_tokens + 0.5) * bytes_per_token(served.model) / 1e9)
     engine = EngineThread(
-        BatchEngine(ModelPasses(served.model, room, at_once), most_running=at_once, piece=16), most_waiting=most_waiting
+        BatchEngine(ModelPasses(served.model, room, at_once), max_running=at_once, piece=16), max_waiting=max_waiting
     )
-    server = HttpServer(application(served, engine, most_body_bytes=most_body), Listen(port=0, key=key))
+    server = HttpServer(application(served, engine, max_body_bytes=max_body), Listen(port=0, key=key))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -26,7 +26,7 @@ MODEL = partial(GPT, vocab=264, width=32, depth=1, heads=2, mlp_hidden=32, init_
 
 
 def job(**more: object) -> Generate:
-    given = {"model": MODEL, "tokenizer": ByteTokenizer(), "prompts": PromptList(texts=TEXTS), "most_tokens": 12,
+    given = {"model": MODEL, "tokenizer": ByteTokenizer(), "prompts": PromptList(texts=TEXTS), "max_tokens": 12,
              "num_texts": 2, "batch_size": 3, "precision": "fp32"}  # fmt: skip
     return Generate(**(given | more))
 
@@ -114,7 +114,7 @@ def test_every_end_that_lies_beside_the_tokenizer_ends_the_text(tmp_path: Path) 
 def test_a_checkpoint_and_a_folder_of_transformers_write_the_same(tmp_path: Path) -> None:
     model = build_model(MODEL, seed=9)
     checkpoint.save(tmp_path / "checkpoints", 1, {"ema": dict(model.state_dict())}, {})
-    write_gpt(model, dict(model.named_parameters()), tmp_path / "folder", most_tokens=64)
+    write_gpt(model, dict(model.named_parameters()), tmp_path / "folder", max_tokens=64)
     job(checkpoint=tmp_path / "checkpoints").run(Run(tmp_path / "a"))
     of_folder = {"model": partial(gpt_of_folder, folder=tmp_path / "folder"), "checkpoint": tmp_path / "folder"}
     job(**of_folder).run(Run(tmp_path / "b"))
@@ -136,5 +136,5 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
         job(model=partial(GPT, **(MODEL.keywords | {"vocab": 200}))).run(Run(tmp_path))
     with pytest.raises(ValueError, match="DiT does not generate text"):
         job(model=partial(DiT, in_channels=4, text_dim=8, width=24, depth=1, heads=2)).run(Run(tmp_path))
-    with pytest.raises(ValueError, match=r"most_tokens \(0\)"):
-        job(most_tokens=0)
+    with pytest.raises(ValueError, match=r"max_tokens \(0\)"):
+        job(max_tokens=0)

@@ -90,7 +90,7 @@ def test_texts_are_previewed_when_due_of_the_averaged_weights_and_as_long_as_the
         model.head.weight.zero_()
     common = {"tokenizer": ByteTokenizer(), "prompts": ["One ", "Two ", ""], "every_steps": 2}
     texts = {}
-    for name, more in {"drawn": {}, "likeliest": {"choice": end}, "short": {"choice": end, "most_tokens": 3}}.items():
+    for name, more in {"drawn": {}, "likeliest": {"choice": end}, "short": {"choice": end, "max_tokens": 3}}.items():
         fit.run = Run(tmp_path / name, seed=5)
         for fit.step in (1, 2, 3, 4):
             PreviewTexts(**common, **more).on_step(fit)
@@ -101,7 +101,7 @@ def test_texts_are_previewed_when_due_of_the_averaged_weights_and_as_long_as_the
         assert [one["prompt"] for one in texts[name]] == common["prompts"] and model.training
     for name, most in (("short", 3), ("likeliest", 128)):
         with ema.applied(model):
-            tokens = generate(model.eval(), [(*b"One ",)], most_new=most, choice=end, seeds=[0], stop=frozenset([256]))
+            tokens = generate(model.eval(), [(*b"One ",)], max_new=most, choice=end, seeds=[0], stop=frozenset([256]))
         text = ByteTokenizer().decode(tokens[0])
         assert texts[name][0]["text"] == text, "with zeros for a head, all would be byte 0"
     assert len(texts["short"][0]["text"]) <= 3 and texts["drawn"] != texts["likeliest"]

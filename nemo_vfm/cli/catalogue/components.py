@@ -129,19 +129,19 @@ def _reachable(found: Catalogue, trust: Sequence[str]) -> list[Slot]:
     """Breadth first; a kind is followed once."""
     slots: list[Slot] = []
     seen: set[str] = set()
-    least_given: dict[Any, int] = {}  # by kind: each is compared with a component once, however many slots ask for it
+    min_given: dict[Any, int] = {}  # by kind: each is compared with a component once, however many slots ask for it
     wanted = [name for kind in (Job, *READ_BY_VERBS.values()) for name in found.components_for(kind)]
     while wanted:
         name = wanted.pop(0)
         if name in seen:
             continue
         seen.add(name)
-        num_given = min((n for kind, n in least_given.items() if _makes(found.known[name], kind)), default=0)
+        num_given = min((n for kind, n in min_given.items() if _makes(found.known[name], kind)), default=0)
         for slot in _slots_of(name, found, num_given):
             slots.append(slot)
             kind, n = slot.kind, slot.num_given or 0
-            is_new = kind not in least_given
-            least_given[kind] = min(n, least_given.get(kind, n))
+            is_new = kind not in min_given
+            min_given[kind] = min(n, min_given.get(kind, n))
             # A plain class that a slot asks for by itself fits it, whether or not anything else names it.
             if is_new and inspect.isclass(kind) and is_component(kind) and kind not in found.known.values():
                 own = f"{kind.__module__}.{kind.__qualname__}"

@@ -32,7 +32,7 @@ def convert_in(source: Path, target: Path) -> str:
     with GptFolder(source) as weights:
         length = weights.config.get("max_position_embeddings")
         generation = generation_of(weights.model.vocab, source)
-        settings = write_in(weights, target, weights.arguments, "transformers", source.name, most_tokens=length)
+        settings = write_in(weights, target, weights.arguments, "transformers", source.name, max_tokens=length)
         family, count = weights.config["architectures"][0], weights.num_values()
     tokenizer_note = _tokenizer_copied(source, target / TOKENIZER)
     # Beside the tokenizer, whose tokens it names, a run that reads the tokenizer finds it, too.
@@ -44,7 +44,7 @@ def convert_in(source: Path, target: Path) -> str:
 
 def convert_out(
     source: Path, target: Path, *, key: str | None = None, tokenizer: Path | None = None, trust: Sequence[str] = (),
-    allow_host: Sequence[str] = (), most_tokens: int | None = None, dtype: Literal["fp32", "bf16"] | None = None,
+    allow_host: Sequence[str] = (), max_tokens: int | None = None, dtype: Literal["fp32", "bf16"] | None = None,
 ) -> str:  # fmt: skip
     """Write a folder that transformers loads; one sentence about it.
 
@@ -52,7 +52,7 @@ def convert_out(
         source: a run folder, a folder of checkpoints or a checkpoint below one, or what `convert_in` wrote.
         key: model or ema; None takes ema where there is one.
         tokenizer: folder of the tokenizer; None takes the one that the run's data names.
-        most_tokens: the longest text it was trained on; None takes the length of the run's rows.
+        max_tokens: the longest text it was trained on; None takes the length of the run's rows.
         dtype: of the weights written; None leaves them as they are.
     """
     import torch
@@ -70,7 +70,7 @@ def convert_out(
         raise UserError(f"{source} is already a transformers folder; without --to it is converted to ours")
     known = known_model(source, trust, allow_host, "can be written for transformers")
     own = known.tokenizer.folder if isinstance(known.tokenizer, FolderTokenizer) else None
-    length, folder = most_tokens or known.most_tokens, tokenizer or own
+    length, folder = max_tokens or known.max_tokens, tokenizer or own
     if length is None:
         raise UserError(f"{source} does not define the length of its texts; give --most-tokens, such as 4096")
     saved = checkpoint.found(source)
@@ -94,7 +94,7 @@ class KnownModel:
     """What a source says of itself."""
 
     model: "GPT"  #: without weights
-    most_tokens: int | None  #: of a text; None where it is not said
+    max_tokens: int | None  #: of a text; None where it is not said
     tokenizer: "Tokenizer | None"  #: None where none is named
     generation: Path | None = None  #: where its generation_config.json lies, if there is no tokenizer to lie beside
 
@@ -115,7 +115,7 @@ def known_model(source: Path, trust: Sequence[str], allow_host: Sequence[str], p
         settings = dict(read_values((source / INGREDIENT).read_text(), INGREDIENT.name))
         with torch.device("meta"):
             model = _build_node(settings)
-        length, folder = read_json(source / "convert.json").get("most_tokens"), source / TOKENIZER
+        length, folder = read_json(source / "convert.json").get("max_tokens"), source / TOKENIZER
         if folder.is_dir():
             return KnownModel(model, length, FolderTokenizer(folder=folder))
         return KnownModel(model, length, None, source)

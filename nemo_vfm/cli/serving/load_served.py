@@ -69,7 +69,7 @@ def load_served(source: ServedSource) -> "ServedModel":
     beside = tokenizer.folder if isinstance(tokenizer, FolderTokenizer) else None
     return served_model(
         model, tokenizer, name=source.name or source.folder.resolve().name,
-        context=source.context or known.most_tokens, revision=f"step {saved.step}",
+        context=source.context or known.max_tokens, revision=f"step {saved.step}",
         generation=generation_settings(model.vocab, beside, known.generation),
     )  # fmt: skip
 

@@ -117,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _require_meant(arguments: argparse.Namespace) -> None:
     from nemo_vfm.core.errors import UserError
 
-    meant = {"transformers": ("tokenizer", "most_tokens", "dtype"), "diffusers": ("pipeline", "replaces", "dtype"),
+    meant = {"transformers": ("tokenizer", "max_tokens", "dtype"), "diffusers": ("pipeline", "replaces", "dtype"),
              "native": ("dtype",), "comfyui": ("dtype",), "exported": ("dtype",),
              "ours": ("rope_scale", "heads")}  # fmt: skip
     if arguments.dtype == "int8" and arguments.to != "exported":
@@ -132,11 +132,11 @@ def _require_meant(arguments: argparse.Namespace) -> None:
         raise UserError("--base needs --adapter, or --to transformers or diffusers to merge an adapter")
     if arguments.alpha is not None and arguments.base is None:
         raise UserError("--alpha needs --base")
-    for name in ("key", "tokenizer", "most_tokens", "pipeline", "replaces") if merges else ():
+    for name in ("key", "tokenizer", "max_tokens", "pipeline", "replaces") if merges else ():
         if getattr(arguments, name) is not None:
             raise UserError(f"--{name.replace('_', '-')} has no effect with --base, whose files are kept; leave it "
                             f"out")  # fmt: skip
-    for name in ("tokenizer", "most_tokens", "pipeline", "replaces", "dtype", "rope_scale", "heads"):
+    for name in ("tokenizer", "max_tokens", "pipeline", "replaces", "dtype", "rope_scale", "heads"):
         if getattr(arguments, name) is not None and name not in meant[arguments.to]:
             libraries = " or ".join(f"--to {library}" for library, names in meant.items() if name in names)
             raise UserError(f"--{name.replace('_', '-')} needs {libraries}")
@@ -164,7 +164,7 @@ def _convert_folder(arguments: argparse.Namespace, folder: Path) -> str:
 
         return convert_out(arguments.file, folder, key=arguments.key, tokenizer=arguments.tokenizer,
                            trust=arguments.trust, allow_host=arguments.allow_host,
-                           most_tokens=arguments.most_tokens, dtype=arguments.dtype)  # fmt: skip
+                           max_tokens=arguments.max_tokens, dtype=arguments.dtype)  # fmt: skip
     if arguments.to == "exported":
         from nemo_vfm.cli.conversion.run_weights import export_ranker
 

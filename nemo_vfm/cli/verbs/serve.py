@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.core.optional import require
 
-    lowest_of = {"at_once": 1, "queue": 0, "piece": 1, "context": 1, "tensor": 1, "room_gb": 0, "most_body_mb": 0}
+    lowest_of = {"at_once": 1, "queue": 0, "piece": 1, "context": 1, "tensor": 1, "room_gb": 0, "max_body_mb": 0}
     for name, lowest in lowest_of.items():
         value = getattr(arguments, name)
         if value is not None and not lowest <= value < 1 << 40:
@@ -131,14 +131,14 @@ def _answer(arguments: argparse.Namespace, listen: "Listen", served: "ServedMode
     from nemo_vfm.serve.openai_api.http_server import HttpServer
     from nemo_vfm.serve.openai_api.routes import application
 
-    batch = BatchEngine(passes, most_running=arguments.at_once, piece=arguments.piece)
+    batch = BatchEngine(passes, max_running=arguments.at_once, piece=arguments.piece)
     collapse_pages()
-    engine = EngineThread(batch, most_waiting=arguments.queue)
-    app = application(served, engine, most_body_bytes=int(arguments.most_body_mb * 1e6),
+    engine = EngineThread(batch, max_waiting=arguments.queue)
+    app = application(served, engine, max_body_bytes=int(arguments.max_body_mb * 1e6),
                       split_thoughts=arguments.reasoning_parser is not None)  # fmt: skip
     server = HttpServer(app, listen)
     note = served.generation.note
-    sys.stdout.write(f"{printable(served.name, 200)} at {server.address}, room for {engine.most_tokens():,} tokens\n")
+    sys.stdout.write(f"{printable(served.name, 200)} at {server.address}, room for {engine.max_tokens():,} tokens\n")
     sys.stdout.write(f"{printable(note, 1000)}\n" if note else "")
     sys.stdout.flush()
     server.run()

@@ -10,7 +10,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, why_not
 from nemo_vfm.core.secret import register
 
-_MOST_HEADER_BYTES = 16 << 10
+_MAX_HEADER_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _status(plain: socket.socket) -> int:
     data = b""
     while not data.endswith(b"\r\n\r\n"):
         byte = plain.recv(1)
-        if not byte or len(data) > _MOST_HEADER_BYTES:
+        if not byte or len(data) > _MAX_HEADER_BYTES:
             raise ConnectionError("the proxy's response is not HTTP")
         data += byte
     words = data.split(b"\r\n", 1)[0].split()

@@ -12,7 +12,7 @@ from threading import get_native_id
 from typing import Any, BinaryIO
 
 #: What is read whole. The largest of ours, the index of a shard folder, has some 200 bytes a clip.
-MOST_BYTES = 4 << 30
+MAX_BYTES = 4 << 30
 
 _LONG_NAME = 200  # bytes; most file systems allow 255, and a temporary name has some 20 more
 
@@ -102,21 +102,21 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """The bytes of a regular file.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or holds more than `most_bytes`.
+        OSError: it cannot be read, is no regular file, or holds more than `max_bytes`.
     """
     with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size > most_bytes:
-            raise OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes", str(path))
+        if os.fstat(file.fileno()).st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"larger than {max_bytes:,} bytes", str(path))
         return file.read()
 
 
-def read_json(path: Path, most_bytes: int = MOST_BYTES) -> Any:
+def read_json(path: Path, max_bytes: int = MAX_BYTES) -> Any:
     """Read a JSON file; see `read_bytes`."""
-    return json.loads(read_bytes(path, most_bytes))
+    return json.loads(read_bytes(path, max_bytes))
 
 
 def read_json_or_none(path: Path) -> Any:
@@ -145,15 +145,15 @@ def sha256_folder(folder: Path) -> str:
     return sha256_text("\n".join(f"{path.relative_to(folder)} {sha256_file(path)}" for path in files))
 
 
-def last_records(file: Path, most_bytes: int = 256 << 10) -> Iterator[dict[str, Any]]:
-    """JSON objects, a line each, the newest first, from the end of a file that others append to: its last `most_bytes`.
+def last_records(file: Path, max_bytes: int = 256 << 10) -> Iterator[dict[str, Any]]:
+    """JSON objects, a line each, the newest first, from the end of a file that others append to: its last `max_bytes`.
 
     Half a line, and what is no object, is passed over; a file that cannot be read has none.
     """
     try:
         with open_regular(file) as data:
-            data.seek(max(0, os.fstat(data.fileno()).st_size - most_bytes))
-            lines = data.read(most_bytes).split(b"\n")
+            data.seek(max(0, os.fstat(data.fileno()).st_size - max_bytes))
+            lines = data.read(max_bytes).split(b"\n")
     except OSError:
         return
     for line in reversed(lines):

@@ -233,8 +233,8 @@ def _serve(connection: Connection, operation: Operation, limits: ChildLimits) ->
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit is then an error with words
     # RLIMIT_DATA and not RLIMIT_AS: libraries map gigabytes that take no memory.
     data, file = (resource.RLIMIT_DATA, limits.memory_gb), (resource.RLIMIT_FSIZE, limits.file_gb)
-    for kind, most_gb in (data, file, (resource.RLIMIT_CORE, 0.0)):
-        hard, value = resource.getrlimit(kind)[1], int(most_gb * 1e9)
+    for kind, max_gb in (data, file, (resource.RLIMIT_CORE, 0.0)):
+        hard, value = resource.getrlimit(kind)[1], int(max_gb * 1e9)
         allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (allowed, allowed))
     if sys.platform == "linux":

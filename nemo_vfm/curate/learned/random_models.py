@@ -45,7 +45,7 @@ class RandomModels:
         return Outcome(text, {"models": len(_MODELS)}, did_nothing=not missing)
 
 
-def _tokenizer(hf: ModuleType, most_tokens: int, *, ends: bool) -> Any:
+def _tokenizer(hf: ModuleType, max_tokens: int, *, ends: bool) -> Any:
     """Every byte is a token; `ends` puts `</s>` behind each text."""
     library = require("tokenizers", purpose=_PURPOSE)
     level = library.pre_tokenizers.ByteLevel
@@ -56,7 +56,7 @@ def _tokenizer(hf: ModuleType, most_tokens: int, *, ends: bool) -> Any:
         made.post_processor = library.processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", words["</s>"])])
     names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), _SPECIAL, strict=False))
     return hf.PreTrainedTokenizerFast(
-        tokenizer_object=made, additional_special_tokens=_SPECIAL[4:], model_max_length=most_tokens, **names
+        tokenizer_object=made, additional_special_tokens=_SPECIAL[4:], model_max_length=max_tokens, **names
     )
 
 

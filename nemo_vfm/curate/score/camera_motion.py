@@ -56,15 +56,15 @@ class CameraMotion:
     Args:
         still: percent of the sides a second that a static camera does not exceed.
         num_pairs: pairs of neighbouring frames that are looked at; every other is looked at for a third frame.
-        most_points: corners that are followed.
+        max_points: corners that are followed.
     """
 
-    def __init__(self, *, still: float = 1.0, num_pairs: int = 16, most_points: int = 80) -> None:
+    def __init__(self, *, still: float = 1.0, num_pairs: int = 16, max_points: int = 80) -> None:
         if still <= 0 or num_pairs < 1:
             raise ValueError(f"still {still} must be above 0 and num_pairs {num_pairs} at least 1")
-        if most_points < _FEWEST_POINTS:
-            raise ValueError(f"most_points is {most_points}, but it must be at least {_FEWEST_POINTS}")
-        self.still, self.num_pairs, self.most_points = still, num_pairs, most_points
+        if max_points < _FEWEST_POINTS:
+            raise ValueError(f"max_points is {max_points}, but it must be at least {_FEWEST_POINTS}")
+        self.still, self.num_pairs, self.max_points = still, num_pairs, max_points
 
     def columns(self) -> Sequence[str]:
         return (*(f"camera.{name}" for name in _NUMBERS), "camera")
@@ -107,7 +107,7 @@ class CameraMotion:
         }
 
     def _follow(self, luma_THW: Sequence[Luma]) -> list[CameraStep]:
-        corners = cv2.goodFeaturesToTrack(luma_THW[0], self.most_points, 0.01, minDistance=min(luma_THW[0].shape) / 20)
+        corners = cv2.goodFeaturesToTrack(luma_THW[0], self.max_points, 0.01, minDistance=min(luma_THW[0].shape) / 20)
         steps: list[CameraStep] = []
         for before, after in pairwise(luma_THW):
             if corners is None or len(corners) < _FEWEST_POINTS:

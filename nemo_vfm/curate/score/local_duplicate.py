@@ -6,12 +6,12 @@ from functools import lru_cache
 
 from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.record.ledger import ClipRecord
-from nemo_vfm.curate.score.near_duplicate import largest_kept, most_alike
+from nemo_vfm.curate.score.near_duplicate import largest_kept, max_alike
 from nemo_vfm.dedup.frame_candidates import candidates, same, shown_share
 from nemo_vfm.dedup.keypoints import as_bytes, describe, from_bytes
 from nemo_vfm.dedup.sequence import Pair
 
-_RATE, _LEAST_FRAMES, _MOST_FRAMES = 4.0, 8, 32
+_RATE, _MIN_FRAMES, _MAX_FRAMES = 4.0, 8, 32
 
 
 class LocalDuplicate:
@@ -35,14 +35,14 @@ class LocalDuplicate:
 
     def remember(self, footage: ClipFrames) -> str:
         """Keypoints and a small copy of each sampled frame, as base64."""
-        numbers = footage.per_second(_RATE, at_most=_MOST_FRAMES)
-        if len(numbers) < _LEAST_FRAMES:
-            numbers = footage.evenly(_LEAST_FRAMES)
+        numbers = footage.per_second(_RATE, at_most=_MAX_FRAMES)
+        if len(numbers) < _MIN_FRAMES:
+            numbers = footage.evenly(_MIN_FRAMES)
         return base64.b64encode(as_bytes([describe(frame) for frame in footage.frames(numbers)])).decode()
 
     def likeness(self, vectors: Sequence[str]) -> list[float]:
         """For each clip, its similarity to the clip most like it; 0 if there is none."""
-        return most_alike(_compare_all(tuple(vectors)), len(vectors))
+        return max_alike(_compare_all(tuple(vectors)), len(vectors))
 
     def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
         """`{position of a duplicate: position of the clip to keep}`."""

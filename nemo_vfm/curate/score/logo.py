@@ -41,7 +41,7 @@ _NEAR_PX = (9, 7)  # across and down: letters and parts of a mark lie as close
 _LARGEST = 0.25  # of the picture: more is a scene that stays
 _FRAMES = 16
 _SIDE_PX = 256
-_FEWEST_SCENES, _MOST_SCENES, _MOST_SHOTS = 3, 16, 48
+_FEWEST_SCENES, _MAX_SCENES, _MAX_SHOTS = 3, 16, 48
 _FEWEST_PX, _CHANCE_PX = 60, 480  # edge pixels of a mark; and what is there by chance, times the number of scenes
 
 
@@ -155,13 +155,13 @@ class Logo:
 
     def agree(self, memories: Sequence[str]) -> list[Mapping[str, float]]:
         """The scores of each clip of a file; none where the file shows fewer than three scenes."""
-        some = memories[:: ceil(len(memories) / _MOST_SHOTS) or 1]
+        some = memories[:: ceil(len(memories) / _MAX_SHOTS) or 1]
         fields = [edge_field(_as_picture(text)) for text in some]
         # One shot of each scene: those that differ from all before them; a picture without edges differs from none.
         scenes: list[EdgeField] = []
         for field in fields:
             has_edges = np.count_nonzero(_in_blocks(np.square(field).sum(axis=0)) >= _BLANK) >= _FEWEST_BLOCKS
-            if len(scenes) < _MOST_SCENES and has_edges and all(_differ(field, other) for other in scenes):
+            if len(scenes) < _MAX_SCENES and has_edges and all(_differ(field, other) for other in scenes):
                 scenes.append(field)
         if len(scenes) < _FEWEST_SCENES:
             return [{} for _ in memories]

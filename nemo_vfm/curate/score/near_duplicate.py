@@ -48,7 +48,7 @@ class NearDuplicate:
 
     def likeness(self, vectors: Sequence[str]) -> list[float]:
         """For each clip, its similarity to the clip most like it; 0 if there is none."""
-        return most_alike(_compare_all(tuple(vectors), _LEAST), len(vectors))
+        return max_alike(_compare_all(tuple(vectors), _LEAST), len(vectors))
 
     def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
         """`{position of a duplicate: position of the clip to keep}`."""
@@ -56,7 +56,7 @@ class NearDuplicate:
         return largest_kept(clips, [(pair.a, pair.b) for pair in found if pair.cosine > above], self.quality)
 
 
-def most_alike(pairs: Iterable[Pair], count: int) -> list[float]:
+def max_alike(pairs: Iterable[Pair], count: int) -> list[float]:
     """For each of `count` clips, its similarity to the clip most like it; 0 if there is none."""
     best = [0.0] * count
     for pair in pairs:

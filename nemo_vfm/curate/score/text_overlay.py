@@ -105,16 +105,16 @@ class TextOverlay:
         strokes: upright strokes that a row of a line of writing crosses, times the share of other edges that move,
             from which on it is an overlay. The title in the Sintel trailer has 11, a subtitle 20; what looks most
             like writing in four real clips without any has 3.4 (2026-11).
-        most_moments: moments that are looked at, at most; otherwise there is one a second.
+        max_moments: moments that are looked at, at most; otherwise there is one a second.
         weights: path of a text detector (DBNet) in ONNX that finds the boxes in place of edges; a box counts if it is
             the same, to an overlap of 0.9, in all frames of a moment. Each box then counts as 2 strokes for every time
             that it is longer than high. None needs no weights.
     """
 
-    def __init__(self, *, strokes: float = 6.0, most_moments: int = 24, weights: Path | None = None) -> None:
-        if strokes <= 0 or most_moments < 1:
-            raise ValueError(f"strokes {strokes} must be above 0 and most_moments {most_moments} at least 1")
-        self.strokes, self.most_moments, self.weights = strokes, most_moments, weights
+    def __init__(self, *, strokes: float = 6.0, max_moments: int = 24, weights: Path | None = None) -> None:
+        if strokes <= 0 or max_moments < 1:
+            raise ValueError(f"strokes {strokes} must be above 0 and max_moments {max_moments} at least 1")
+        self.strokes, self.max_moments, self.weights = strokes, max_moments, weights
 
     def columns(self) -> Sequence[str]:
         return ("text.overlay", "text.strokes", "text.area", "text.bottom", "text.corner")
@@ -122,13 +122,13 @@ class TextOverlay:
     def fingerprint(self) -> str:
         """Of the settings, and of the bytes of the weights wherever they lie."""
         weights = "none" if self.weights is None else sha256_file(self.weights)
-        return sha256_text(f"{self.strokes} {self.most_moments} {weights}")
+        return sha256_text(f"{self.strokes} {self.max_moments} {weights}")
 
     def measure(self, footage: ClipFrames) -> Mapping[str, float]:
         """The scores of one clip; of an image, what writing covers."""
         last = footage.num_frames - 1
         step = max(1, min(round(_STEP_S * footage.fps), last // _STEPS[-1]))
-        count = max(1, min(self.most_moments, round(footage.duration_s)))
+        count = max(1, min(self.max_moments, round(footage.duration_s)))
         room = max(0, last - step * _STEPS[-1])
         starts = [(2 * k + 1) * room // (2 * count) for k in range(count)]
         # Of the frames of each moment; a short clip repeats some.

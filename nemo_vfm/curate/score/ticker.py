@@ -16,7 +16,7 @@ from nemo_vfm.curate.record.footage import ClipFrames
 _PAIRS, _GAP_S = 8, 0.2  # a ticker crosses an eighth to a third of the picture in a second
 _BAND, _MARGIN = 1 / 16, 1 / 4  # height of a band, and where bands lie at top and bottom: parts of the height
 _FARTHEST = 1 / 8  # of the width that is looked for, either way
-_LEAST_PX, _SPREAD_PX = 2, 1  # a shift that is one, and how far shifts of one ticker differ
+_MIN_PX, _SPREAD_PX = 2, 1  # a shift that is one, and how far shifts of one ticker differ
 _AGREE = 0.75  # of the pairs must have one shift
 _EDGE, _STROKES = 80.0, 0.04  # Sobel's step across a stroke, and the part of each eighth of a band that has such
 
@@ -54,7 +54,7 @@ class Ticker:
             agree_K = (np.abs(shift_PK - shift_K) <= _SPREAD_PX).mean(axis=0)
             pans_K = (np.abs(shift_PK[:, -1:] - shift_K) <= _SPREAD_PX).mean(axis=0) > 0.5
             is_written_K = written_PK.mean(axis=0) >= _AGREE
-            runs_K = (agree_K >= _AGREE) & (np.abs(shift_K) >= _LEAST_PX) & is_written_K & ~pans_K
+            runs_K = (agree_K >= _AGREE) & (np.abs(shift_K) >= _MIN_PX) & is_written_K & ~pans_K
             likeness = float((np.median(likeness_PK, axis=0) * runs_K)[:-1].max())  # of the band most like a ticker
         return {"ticker.overlay": float(likeness >= self.likeness), "ticker.likeness": likeness}
 

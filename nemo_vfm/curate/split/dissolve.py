@@ -134,8 +134,8 @@ class Dissolves(Finder):
         # No dissolve, if the middle lasts: it is reached early or left late.
         early, late = (glances[place + quarter].thumbnail_D for quarter in (-max(1, half // 2), max(1, half // 2)))
         way = after - before
-        most_gone = limits.quarter * float(way @ way)
-        rests = float((early - before) @ way) > most_gone or float((after - late) @ way) > most_gone
+        max_gone = limits.quarter * float(way @ way)
+        rests = float((early - before) @ way) > max_gone or float((after - late) @ way) > max_gone
         return 1.0 if rests else strangeness + limits.drift * drift
 
     def _wipe_strangeness(self, limits: WipeLimits, place: int, half: int) -> float:

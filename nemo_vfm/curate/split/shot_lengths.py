@@ -29,7 +29,7 @@ REACH_S = 1.5  # nothing farther from the middle of a transition is trimmed
 _DARK = 24.0  # mean, 0 to 255: hues jump in the dark, so that a fade may look like a hard cut
 _EDGE = 0.1  # of the way: a frame that is less far along is at one end of it
 _SAME = 2.0  # mean difference, 0 to 255, below which one side of a cut does not change
-MOST_TRIM_S = 10.0
+MAX_TRIM_S = 10.0
 ShortTail = Literal["merge", "leave"]
 _CELLS = 16 * 9 * 3
 _T = TypeVar("_T")
@@ -148,7 +148,7 @@ class Lengths:
 
 def check_lengths(*, min_length_s: float, max_length_s: float, min_tail_s: float, trim_s: float | None = None) -> None:
     """ValueError if they contradict each other."""
-    require_between(0, MOST_TRIM_S, trim_s=trim_s)
+    require_between(0, MAX_TRIM_S, trim_s=trim_s)
     if not 0 <= min_length_s < max_length_s or not 0 <= min_tail_s < max_length_s:
         raise ValueError(
             f"min_length_s {min_length_s} and min_tail_s {min_tail_s} must be below max_length_s {max_length_s}"

@@ -70,9 +70,9 @@ def sweep_of(glances: Sequence[Glance]) -> Sweep:
     frames_TNC = np.stack([glance.thumbnail_D for glance in chosen]).reshape(len(chosen), -1, 3)
     pairs_TNC = frames_TNC[1:] + frames_TNC[:-1]  # two frames against the next two: largest at the change itself
     change_TN = np.abs(pairs_TNC[2:] - pairs_TNC[:-2]) @ _ONE_C
-    most_N, time_N = change_TN.max(axis=0), change_TN.argmax(axis=0).astype(np.float64)
+    max_N, time_N = change_TN.max(axis=0), change_TN.argmax(axis=0).astype(np.float64)
     is_apart_TN = np.abs(np.arange(len(change_TN))[:, None] - time_N) > 4
-    weight_N = np.maximum(most_N - (change_TN * is_apart_TN).max(axis=0), 1e-6).astype(np.float64)
+    weight_N = np.maximum(max_N - (change_TN * is_apart_TN).max(axis=0), 1e-6).astype(np.float64)
     spread = _mean((time_N - _mean(time_N, weight_N)) ** 2, weight_N)
     if spread < 1e-6:
         return Sweep(0.0, 0.0, 0.0)
@@ -88,7 +88,7 @@ def sweep_of(glances: Sequence[Glance]) -> Sweep:
     left, fitted_N = min(((_mean((time_N - one_N) ** 2, weight_N), one_N) for one_N in fits), key=lambda fit: fit[0])
     is_near_N = np.abs(time_N - fitted_N) <= _NEAR * len(change_TN)
     middle = (float(fitted_N.mean()) + 1.5) / (len(chosen) - 1) - 0.5
-    return Sweep(_mean(is_near_N, most_N), 1 - left / spread, middle)
+    return Sweep(_mean(is_near_N, max_N), 1 - left / spread, middle)
 
 
 def _mean(values_N: NDArray[Any], weight_N: NDArray[Any]) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, frame_rate, is_frame_rate, require_between
+from nemo_vfm.core.bounds import MAX_FRAMES, MAX_SIDE_PX, frame_rate, is_frame_rate, require_between
 
 _FPS_TOLERANCE = 1.01  # 23.976 fps may serve a bucket of 24
 
@@ -34,8 +34,8 @@ class Bucket:
     def __post_init__(self) -> None:
         if min(self.width, self.height, self.num_frames) < 1:
             raise ValueError(f"a bucket needs pixels and frames, got {self.width}x{self.height}x{self.num_frames}")
-        require_between(1, MOST_SIDE_PX, width=self.width, height=self.height)
-        require_between(1, MOST_FRAMES, num_frames=self.num_frames)
+        require_between(1, MAX_SIDE_PX, width=self.width, height=self.height)
+        require_between(1, MAX_FRAMES, num_frames=self.num_frames)
         if self.fps is not None:
             frame_rate(self.fps, "a bucket's fps")
         if self.batch_size is not None and self.batch_size < 1:

@@ -82,8 +82,8 @@ class _Rooms:
     Node n has the children 2n and 2n + 1, the leaves are the bins, those that are not begun yet included.
     """
 
-    def __init__(self, most_bins: int, budget: int) -> None:
-        self._leaves = 1 << max(most_bins - 1, 0).bit_length()
+    def __init__(self, max_bins: int, budget: int) -> None:
+        self._leaves = 1 << max(max_bins - 1, 0).bit_length()
         self._most = [budget] * (2 * self._leaves)
 
     def take(self, length: int) -> int:

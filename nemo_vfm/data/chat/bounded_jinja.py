@@ -20,8 +20,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from nemo_vfm.data.chat import template_limits
 from nemo_vfm.data.chat.template_limits import (
     FILTERS,
+    MAX_FOR_SLOW,
     METHODS,
-    MOST_FOR_SLOW,
     SLOW_FILTERS,
     RenderingUse,
     TemplateTooLong,
@@ -218,10 +218,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             own = self._looked_at(args[first:], kwargs)
             if foretell is not None:
                 require_letters(foretell(*own, **kwargs))
-            if name in SLOW_FILTERS and sum(map(weight, own)) > MOST_FOR_SLOW:
-                raise TemplateTooLong(
-                    f"the chat template gives {name} a text of more than {MOST_FOR_SLOW:,} characters"
-                )
+            if name in SLOW_FILTERS and sum(map(weight, own)) > MAX_FOR_SLOW:
+                raise TemplateTooLong(f"the chat template gives {name} a text of more than {MAX_FOR_SLOW:,} characters")
             return self.kept(filtered(*args[:first], *own, **kwargs))
 
         vars(bounded).update(marks)

@@ -13,7 +13,7 @@ from nemo_vfm.data.chat.bounded_jinja import BoundedEnvironment
 from nemo_vfm.data.chat.template_limits import TemplateTooLong
 
 _FILE, _CONFIG, _MORE = "chat_template.jinja", "tokenizer_config.json", "additional_chat_templates"
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 def template_of(folder: Path, name: str = "default") -> str:
@@ -43,9 +43,9 @@ def _templates(folder: Path) -> dict[str, str]:
         except (ValueError, RecursionError, AttributeError, TypeError, KeyError) as error:
             raise DataError(f"{_CONFIG} of {folder.name} cannot be read: {error}") from error
     for path in sorted((folder / _MORE).glob("*.jinja")):
-        found[path.stem] = _read(path, _MOST_BYTES)
+        found[path.stem] = _read(path, _MAX_BYTES)
     if (path := folder / _FILE).is_file():
-        found["default"] = _read(path, _MOST_BYTES)
+        found["default"] = _read(path, _MAX_BYTES)
     return found
 
 

@@ -16,13 +16,13 @@ from jinja2.utils import Namespace
 
 from nemo_vfm.core.errors import DataError
 
-MOST_LETTERS = 4 << 20  #: of any text that a template makes, and of all that it writes
-MOST_ROUNDS = 1 << 20  #: of loops, macros and calls in one conversation
-MOST_SECONDS = 10.0
-MOST_BYTES = 256 << 20  #: of all that is made in one conversation, thrown away or not
-_MOST_DEPTH = 100
-_MOST_NUMBER = 1 << 40
-_MOST_ARGUMENT = 1 << 16  # a number given to a call: widths, counts, precisions
+MAX_LETTERS = 4 << 20  #: of any text that a template makes, and of all that it writes
+MAX_ROUNDS = 1 << 20  #: of loops, macros and calls in one conversation
+MAX_SECONDS = 10.0
+MAX_BYTES = 256 << 20  #: of all that is made in one conversation, thrown away or not
+_MAX_DEPTH = 100
+_MAX_NUMBER = 1 << 40
+_MAX_ARGUMENT = 1 << 16  # a number given to a call: widths, counts, precisions
 _PART_LETTERS, _PART_BYTES = 4, 64  # of a value in a list, beside its own
 _ESCAPED = 10  # letters that one letter is written as at most, such as \U000f1a00
 _OFTEN = 1 << 16  # letters after which the time is looked at
@@ -39,20 +39,20 @@ class RenderingUse:
     """What one rendering has used."""
 
     def __init__(self) -> None:
-        self.rounds, self.made, self._unseen, self.end = 0, 0, 0, time.monotonic() + MOST_SECONDS
+        self.rounds, self.made, self._unseen, self.end = 0, 0, 0, time.monotonic() + MAX_SECONDS
 
     def tick(self, letters: int = 256) -> None:
         """Count a round that works on so many letters. TemplateTooLong after too many, or too much time."""
         self.rounds += 1
         self._unseen += letters + 256
-        if self.rounds > MOST_ROUNDS:
+        if self.rounds > MAX_ROUNDS:
             raise TemplateTooLong(
-                f"the chat template went through more than {MOST_ROUNDS:,} rounds for one conversation"
+                f"the chat template went through more than {MAX_ROUNDS:,} rounds for one conversation"
             )
         if self._unseen > _OFTEN:
             self._unseen = 0
             if time.monotonic() > self.end:
-                raise TemplateTooLong(f"the chat template took longer than {MOST_SECONDS:g} s for one conversation")
+                raise TemplateTooLong(f"the chat template took longer than {MAX_SECONDS:g} s for one conversation")
 
     def keep(self, value: Any) -> Any:
         """Count a value that was made; here it is again. TemplateTooLong if it is too large, or all together are."""
@@ -60,20 +60,20 @@ class RenderingUse:
             require_letters(len(value))
             self.made += sys.getsizeof(value)
         elif isinstance(value, list | tuple | dict):
-            if len(value) > MOST_ROUNDS:
-                raise TemplateTooLong(f"the chat template made a list of more than {MOST_ROUNDS:,} parts")
+            if len(value) > MAX_ROUNDS:
+                raise TemplateTooLong(f"the chat template made a list of more than {MAX_ROUNDS:,} parts")
             self.made += sys.getsizeof(value) + _PART_BYTES * len(value)
-        elif isinstance(value, int) and abs(value) > _MOST_NUMBER:
-            raise TemplateTooLong(f"the chat template computed a number above {_MOST_NUMBER:,}")
-        if self.made > MOST_BYTES:
-            raise TemplateTooLong(f"the chat template made more than {MOST_BYTES >> 20} MiB for one conversation")
+        elif isinstance(value, int) and abs(value) > _MAX_NUMBER:
+            raise TemplateTooLong(f"the chat template computed a number above {_MAX_NUMBER:,}")
+        if self.made > MAX_BYTES:
+            raise TemplateTooLong(f"the chat template made more than {MAX_BYTES >> 20} MiB for one conversation")
         return value
 
 
 def require_letters(letters: int) -> None:
     """Refuse a text of so many letters."""
-    if letters > MOST_LETTERS:
-        raise TemplateTooLong(f"the chat template made a text of more than {MOST_LETTERS:,} characters")
+    if letters > MAX_LETTERS:
+        raise TemplateTooLong(f"the chat template made a text of more than {MAX_LETTERS:,} characters")
 
 
 def weight(value: Any) -> int:
@@ -97,8 +97,8 @@ def weight(value: Any) -> int:
                 deeper += dict(object.__getattribute__(one, "_Namespace__attrs")).values()
             require_letters(total + _PART_LETTERS * len(deeper))
         level, depth = deeper, depth + 1
-        if depth > _MOST_DEPTH:
-            raise TemplateTooLong(f"the chat template made lists nested deeper than {_MOST_DEPTH}")
+        if depth > _MAX_DEPTH:
+            raise TemplateTooLong(f"the chat template made lists nested deeper than {_MAX_DEPTH}")
     return total
 
 
@@ -115,16 +115,16 @@ def materialise(value: Any) -> Any:
     found = []
     for one in value:
         found.append(one)
-        if len(found) > MOST_ROUNDS:
-            raise TemplateTooLong(f"the chat template made a list of more than {MOST_ROUNDS:,} parts")
+        if len(found) > MAX_ROUNDS:
+            raise TemplateTooLong(f"the chat template made a list of more than {MAX_ROUNDS:,} parts")
     return found
 
 
 def require_small(arguments: Iterable[Any]) -> None:
     """Refuse large numbers as arguments."""
     for one in arguments:
-        if isinstance(one, int) and abs(one) > _MOST_ARGUMENT:
-            raise TemplateTooLong(f"the chat template calls something with a number above {_MOST_ARGUMENT:,}")
+        if isinstance(one, int) and abs(one) > _MAX_ARGUMENT:
+            raise TemplateTooLong(f"the chat template calls something with a number above {_MAX_ARGUMENT:,}")
 
 
 def product(left: Any, right: Any) -> Any:
@@ -137,7 +137,7 @@ def product(left: Any, right: Any) -> Any:
 
 def power(left: Any, right: Any) -> Any:
     """`left ** right`."""
-    if abs(right) > 64 or abs(left) > _MOST_ARGUMENT:
+    if abs(right) > 64 or abs(left) > _MAX_ARGUMENT:
         raise TemplateTooLong("the chat template computes too high a power")
     return left**right
 
@@ -190,7 +190,7 @@ def _json_letters(
     """Of at most 100 levels, each line has at most the indentation of all."""
     letters = weight(value)
     step = 0 if indent is None else indent if isinstance(indent, int) else weight(indent)
-    return letters * (_ESCAPED + _MOST_DEPTH * max(step, 0) // 4 if step > 16 else _ESCAPED) + letters * weight(
+    return letters * (_ESCAPED + _MAX_DEPTH * max(step, 0) // 4 if step > 16 else _ESCAPED) + letters * weight(
         separators or ""
     )
 
@@ -225,4 +225,4 @@ FILTERS: dict[str, Foretell] = {
 }  # fmt: skip
 #: Filters that are written in Python or search in ways that are not linear; nobody gives them a long text.
 SLOW_FILTERS = frozenset({"pprint", "urlize", "striptags", "wordwrap", "xmlattr", "truncate"})
-MOST_FOR_SLOW = 1 << 16
+MAX_FOR_SLOW = 1 << 16

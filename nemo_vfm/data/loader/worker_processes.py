@@ -29,7 +29,7 @@ from nemo_vfm.data.batching.batch_source import Loaded
 
 _STATM = Path("/proc/self/statm")
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-_LEAST_BYTES = 512 << 20  # decoders and allocators keep so much without any leak
+_MIN_BYTES = 512 << 20  # decoders and allocators keep so much without any leak
 
 
 def part_of(share: float | None, num_workers: int) -> int | None:
@@ -44,7 +44,7 @@ def part_of(share: float | None, num_workers: int) -> int | None:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [path.read_text().strip() for path in _LIMITS if path.is_file()]  # what a container may use of it
     memory = min([total, *(int(limit) for limit in limits if limit.isdecimal())])
-    return max(_LEAST_BYTES, int(share * memory / workers))
+    return max(_MIN_BYTES, int(share * memory / workers))
 
 
 def own_bytes() -> int:
@@ -75,9 +75,9 @@ class WorkerWatch:
         self.died = ""  # which one did, and how: the first that was found
 
     @contextmanager
-    def while_waiting(self, most_s: float) -> Iterator[None]:
-        """Whoever waits in the block finds the end of the pipe: at a death, also an earlier one, and after `most_s`."""
-        clock = threading.Timer(most_s, self.kill)
+    def while_waiting(self, max_s: float) -> Iterator[None]:
+        """Whoever waits in the block finds the end of the pipe: at a death, also an earlier one, and after `max_s`."""
+        clock = threading.Timer(max_s, self.kill)
         clock.daemon = True
         is_main = threading.current_thread() is threading.main_thread()  # only there do signals arrive
         before = signal.getsignal(signal.SIGCHLD)
@@ -119,7 +119,7 @@ class WorkerWatch:
 
 
 _LOOK_S = 2.0  # how often a silent worker is looked after
-_LEAST_BATCHES = 8  # that a worker reads before it is replaced: each time, training waits for about one
+_MIN_BATCHES = 8  # that a worker reads before it is replaced: each time, training waits for about one
 
 #: A batch, or what reading it raised; and how many bytes its worker had grown by before.
 Answer = tuple[Loaded | NemoVfmError, int]
@@ -171,7 +171,7 @@ def _until_grown(
         prefetch_factor=ahead,
         timeout=min(_LOOK_S, timeout_s),
     )
-    due, enough, most = numbers.next, numbers.next + _LEAST_BATCHES * num_workers, 0
+    due, enough, most = numbers.next, numbers.next + _MIN_BATCHES * num_workers, 0
     numbers.stopped = False
     given, watch = _start_workers(loader)
     try:

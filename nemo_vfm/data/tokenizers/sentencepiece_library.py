@@ -11,7 +11,7 @@ from nemo_vfm.data.tokenizers.trial import require_sound
 
 FILE = "tokenizer.model"
 SPACE = "\u2581"  # what pieces have in place of a space
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 
 
 class SentencePiece:
@@ -66,7 +66,7 @@ def load(folder: Path) -> SentencePiece:
     """The tokenizer of a folder. DataError if it is damaged, UserError if files beside it add tokens that it lacks."""
     library = require("sentencepiece", purpose="Reading tokenizer.model")
     path = folder / FILE
-    if path.stat().st_size > _MOST_BYTES:
+    if path.stat().st_size > _MAX_BYTES:
         raise DataError(f"{FILE} of {folder.name} is too large for a tokenizer")
     require_sound(path)
     try:

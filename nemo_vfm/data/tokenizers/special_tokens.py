@@ -10,7 +10,7 @@ from nemo_vfm.core.types.json_value import Json
 
 CONFIG_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def read(folder: Path) -> Special:
 def _read_mapping(path: Path) -> dict[str, Json]:
     if not path.is_file():
         return {}
-    if path.stat().st_size > _MOST_BYTES:
+    if path.stat().st_size > _MAX_BYTES:
         raise DataError(f"{path.name} of {path.parent.name} is too large")
     try:
         found = json.loads(path.read_bytes())

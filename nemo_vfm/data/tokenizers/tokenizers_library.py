@@ -15,7 +15,7 @@ from nemo_vfm.data.tokenizers.sentencepiece_library import SPACE
 from nemo_vfm.data.tokenizers.trial import require_sound
 
 FILE = "tokenizer.json"
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
@@ -117,7 +117,7 @@ def load(folder: Path) -> HuggingFace:
     """The tokenizer of a folder. DataError if the file is damaged."""
     library = require("tokenizers", purpose="Reading tokenizer.json")
     path = folder / FILE
-    if path.stat().st_size > _MOST_BYTES:
+    if path.stat().st_size > _MAX_BYTES:
         raise DataError(f"{FILE} of {folder.name} is too large for a tokenizer")
     require_sound(path)
     with _panics_told(folder.name):

@@ -14,8 +14,8 @@ from nemo_vfm.core.types.json_value import Json
 
 _MEMORY_GB, _BYTES_PER_BYTE = 2.0, 40  # a vocabulary takes about 20 times its file
 _CPU_S, _CPU_S_PER_MB = 20, 1
-_MOST_TOKEN = 1 << 14  # letters; an answer has thousands of tokens
-_MOST_GROWTH = 64  # letters that normalizer and decoder may make of one; the usual ones make one
+_MAX_TOKEN = 1 << 14  # letters; an answer has thousands of tokens
+_MAX_GROWTH = 64  # letters that normalizer and decoder may make of one; the usual ones make one
 _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from nemo_vfm.data.tokenizers.trial import main; main()"
 _WRONG = 3
 
@@ -64,12 +64,10 @@ def _try_json(path: Path) -> None:
     made.no_padding()
     told = json.loads(path.read_bytes())
     for part in ("normalizer", "decoder"):
-        if (found := growth(told.get(part))) > _MOST_GROWTH:
-            raise ValueError(
-                f"its {part} turns a character into up to {found:,.0f}; at most {_MOST_GROWTH} are allowed"
-            )
-    if (longest := max(map(len, made.get_vocab(with_added_tokens=True)), default=0)) > _MOST_TOKEN:
-        raise ValueError(f"it has a token of {longest:,} characters; at most {_MOST_TOKEN:,} are allowed")
+        if (found := growth(told.get(part))) > _MAX_GROWTH:
+            raise ValueError(f"its {part} turns a character into up to {found:,.0f}; at most {_MAX_GROWTH} are allowed")
+    if (longest := max(map(len, made.get_vocab(with_added_tokens=True)), default=0)) > _MAX_TOKEN:
+        raise ValueError(f"it has a token of {longest:,} characters; at most {_MAX_TOKEN:,} are allowed")
     made.decode(made.encode(_probe(), add_special_tokens=False).ids)
 
 

@@ -16,7 +16,7 @@ from nemo_vfm.core.bounds import require_between
 from nemo_vfm.dedup.texts.shingles import Shingles, window_hashes
 
 TARGET = 0.99  #: least probability that a pair right at the threshold shares a band
-_MOST_HASHES = 4096
+_MAX_HASHES = 4096
 _DEVIATIONS = 4.0  # a signature underestimates by more than this once in 30,000 pairs
 _CHARACTERS = 1 << 17  # of one chunk; its hashes stay in the cache of a core while P numbers are made of them
 
@@ -39,7 +39,7 @@ def bands_for(threshold: float, num_hashes: int) -> Bands:
     Raises:
         ValueError: where a number is out of range, or even bands of one number miss too many pairs.
     """
-    require_between(1, _MOST_HASHES, num_hashes=num_hashes)
+    require_between(1, _MAX_HASHES, num_hashes=num_hashes)
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold must be above 0 and at most 1, got {threshold}")
     for rows in range(num_hashes, 0, -1):
@@ -75,7 +75,7 @@ def band_keys(signatures_NP: NDArray[np.uint32], bands: Bands, band: int) -> NDA
     return window_hashes(numbers.ravel(), bands.rows)[:: bands.rows]
 
 
-def least_equal(threshold: float, num_hashes: int) -> float:
+def min_equal(threshold: float, num_hashes: int) -> float:
     """Numbers in which the signatures of two texts of this similarity agree, but for one pair in 30,000."""
     return num_hashes * threshold - _DEVIATIONS * math.sqrt(num_hashes * threshold * (1 - threshold))
 

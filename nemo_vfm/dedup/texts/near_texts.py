@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.dedup.texts.minhash import band_keys, bands_for, buckets, least_equal, signatures
+from nemo_vfm.dedup.texts.minhash import band_keys, bands_for, buckets, min_equal, signatures
 from nemo_vfm.dedup.texts.normalize_text import exact_duplicates, normalize
 from nemo_vfm.dedup.texts.shingles import Shingles, jaccard
 
@@ -106,7 +106,7 @@ class _Search:
         # The last byte of each number is enough to estimate: different ones agree once in 256, which drops nobody.
         self._bytes_NP = signatures_NP.astype(np.uint8)
         self._threshold = threshold
-        self._least_equal = least_equal(threshold, num_hashes)
+        self._min_equal = min_equal(threshold, num_hashes)
         self._shingles = shingles
         length = sum(map(len, self._texts)) // max(1, len(self._texts)) + 1
         self._cached = lru_cache(_CACHED_CHARACTERS // length + 1)(lambda item: shingles.of(self._texts[item]))
@@ -118,7 +118,7 @@ class _Search:
         same = (self._bytes_NP[others] == self._bytes_NP[item]).view(np.uint8)
         equal = np.einsum("np->n", same, dtype=np.int32)
         order = np.argsort(-equal, kind="stable")
-        likely: NDArray[np.int64] = others[order[equal[order] >= self._least_equal]]
+        likely: NDArray[np.int64] = others[order[equal[order] >= self._min_equal]]
         if not len(likely):
             return
         own = self._shingles.of(self._texts[item])
@@ -181,7 +181,7 @@ class NearTextIndex:
         self, *, threshold: float = 0.8, shingles: Shingles = Shingles(), num_hashes: int = NUM_HASHES, seed: int = 0
     ) -> None:
         self._bands = bands_for(threshold, num_hashes)
-        self._threshold, self._least_equal = threshold, least_equal(threshold, num_hashes)
+        self._threshold, self._min_equal = threshold, min_equal(threshold, num_hashes)
         self._shingles, self._num_hashes, self._seed = shingles, num_hashes, seed
         self._texts: list[str] = []
         self._bytes_NP = np.empty((_FIRST_ROOM, num_hashes), dtype=np.uint8)
@@ -204,7 +204,7 @@ class NearTextIndex:
         others = self._chains.others(keys_B)
         equal = (self._bytes_NP[others] == bytes_P).sum(axis=1)
         order = np.argsort(-equal, kind="stable")
-        likely = others[order[equal[order] >= self._least_equal]]
+        likely = others[order[equal[order] >= self._min_equal]]
         if not len(likely):
             return
         own = self._shingles.of(plain)

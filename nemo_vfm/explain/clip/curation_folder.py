@@ -10,7 +10,7 @@ from nemo_vfm.core.storage.files import read_bytes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.score_table import Table
 
-_MOST_BYTES = 256 << 20
+_MAX_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def curation_folder(run: Path) -> Path | None:
 def read_plain(path: Path, kind: type[dict[str, Json]] | type[list[Json]] = dict) -> Json:
     """The mapping, or the list, in a JSON file; an empty one where it is absent, damaged or something else."""
     try:
-        return plain(read_bytes(path, _MOST_BYTES), kind)
+        return plain(read_bytes(path, _MAX_BYTES), kind)
     except OSError:
         return kind()
 

@@ -16,7 +16,7 @@ from nemo_vfm.runtime.terminal import Terminal
 _LEAST, _SHOWN = 6, 5
 _FRAME = re.compile(r"(.+):(\d{1,12})", re.DOTALL)
 _SECONDS = re.compile(r"(.+)@(\d{1,9}(?:\.\d{1,9})?)", re.DOTALL)
-_MOST_CLIPS = 40
+_MAX_CLIPS = 40
 
 
 def place_of(curation: Curation, word: str) -> int:
@@ -129,9 +129,9 @@ def write_file(paper: Terminal, row: Json) -> None:
     paper.line(f"  {'an image' if row.get('kind') == 'image' else length}")
     if part := row.get("failed_in_part"):
         paper.prose(f"failed in part: {printable(str(part), 300)}", 2)
-    for clip in row["of_clips"][:_MOST_CLIPS]:
+    for clip in row["of_clips"][:_MAX_CLIPS]:
         why = clip["rule"] or clip["message"] or ""
         span = "" if row.get("kind") == "image" else f"frames {clip['first_frame']:,} to {clip['last_frame'] - 1:,}"
         paper.line(f"  {printable(clip['clip_id'], 90)[:12]}  {span}  {clip['decision']} {printable(why, 80)}".rstrip())
-    if (more := len(row["of_clips"]) - _MOST_CLIPS) > 0:
+    if (more := len(row["of_clips"]) - _MAX_CLIPS) > 0:
         paper.line(f"  and {more:,} more clips")

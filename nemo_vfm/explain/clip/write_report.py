@@ -17,7 +17,7 @@ from nemo_vfm.explain.clip.rule_verdicts import Margin, RuleVerdict
 from nemo_vfm.explain.shards.sample_pictures import blocks, write_sheet
 from nemo_vfm.runtime.terminal import Terminal
 
-_MOST_ALIKE = 8
+_MAX_ALIKE = 8
 
 
 def tell_of(run: Path, clip: str | None, *, as_json: bool, out: Path | None) -> int:
@@ -82,10 +82,10 @@ def write(paper: Terminal, story: ClipReport) -> None:
         paper.prose(f"like {_alike(story.duplicate_of)}, which is kept", 2)
     if story.duplicates:
         paper.line(f"  {len(story.duplicates):,} were dropped as its duplicates:")
-    for one in story.duplicates[:_MOST_ALIKE]:
+    for one in story.duplicates[:_MAX_ALIKE]:
         paper.line(f"    {_alike(one)}")
-    if len(story.duplicates) > _MOST_ALIKE:
-        paper.line(f"    and {len(story.duplicates) - _MOST_ALIKE:,} more")
+    if len(story.duplicates) > _MAX_ALIKE:
+        paper.line(f"    and {len(story.duplicates) - _MAX_ALIKE:,} more")
     if story.rules:
         paper.line("\nRules, in order", "bold")
         paper.table([row for verdict in story.rules for row in _rule(verdict)], {"drops": "red"})

@@ -16,7 +16,7 @@ from nemo_vfm.explain.shards.sample_pictures import SheetPicture, blocks, first_
 from nemo_vfm.explain.shards.shard_summary import Bin, One, Summary, describe, entry_of, summarise
 from nemo_vfm.runtime.terminal import Terminal
 
-_MOST_LISTED = 12
+_MAX_LISTED = 12
 _FRAMES, _SAMPLES = 8, 16
 
 
@@ -72,10 +72,10 @@ def _write_summary(paper: Terminal, shards_named: str, page: Summary) -> None:
                           ("Frames per second", page.fps)):  # fmt: skip
         if counts:
             paper.line(f"\n{title}", "bold")
-        for name, count in list(counts.items())[:_MOST_LISTED]:
+        for name, count in list(counts.items())[:_MAX_LISTED]:
             paper.line(f"  {printable(name, 40):<24} {count:>9,}")
-        if len(counts) > _MOST_LISTED:
-            paper.line(f"  and {len(counts) - _MOST_LISTED:,} more")
+        if len(counts) > _MAX_LISTED:
+            paper.line(f"  and {len(counts) - _MAX_LISTED:,} more")
     _write_bins(paper, "Seconds", page.duration_s, ".2f")
     _write_bins(paper, "Words in a caption", page.caption_words, ".0f")
     for count, what in ((page.without_caption, "have no caption"), (page.unknown, "do not say their frame rate")):

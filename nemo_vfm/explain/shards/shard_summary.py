@@ -20,7 +20,7 @@ from nemo_vfm.data.shards.sample_reader import Samples, caption_of, facts_of
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.video.decode import open_video
 
-_MOST_LOOKED_INTO = 1000  # samples whose own members are read, where the index does not say
+_MAX_LOOKED_INTO = 1000  # samples whose own members are read, where the index does not say
 _NUM_BINS = 8
 
 
@@ -71,7 +71,7 @@ def summarise(samples: Samples) -> Summary:
         for name, (_, size) in entry.members.items():
             sizes[name].append(size)
     known = all("fps" in entry.index and "caption" in entry.index for entry in entries)
-    looked = entries if known else entries[:_MOST_LOOKED_INTO]
+    looked = entries if known else entries[:_MAX_LOOKED_INTO]
     facts: list[Mapping[str, Json]] = []  # where the index says nothing, of the sample itself
     durations, captions = list[float](), list[int]()
     for entry in looked:

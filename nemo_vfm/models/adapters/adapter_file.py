@@ -33,7 +33,7 @@ Style = Literal["ours", "peft", "diffusers", "comfyui", "cosmos"]
 SCHEMA, HEADER = "nemo_vfm.adapter/1", "nemo_vfm.adapter"
 FILE, PEFT_FILE, PEFT_CONFIG = "adapter.safetensors", "adapter_model.safetensors", "adapter_config.json"
 DIFFUSERS_FILE, DIFFUSERS_HEADER = "pytorch_lora_weights.safetensors", "lora_adapter_metadata"
-_MOST_BYTES = 64 << 30  # more than any adapter has
+_MAX_BYTES = 64 << 30  # more than any adapter has
 _PEFT, _DIFFUSERS, _COSMOS = "base_model.model.", "transformer.", "net."
 
 
@@ -66,9 +66,9 @@ def read_adapter(path: Path, model: nn.Module, *, alpha: float | None = None) ->
                             f"{FILE}, {PEFT_FILE} or {DIFFUSERS_FILE}")  # fmt: skip
         (file,) = found_files
     try:
-        if file.stat().st_size > _MOST_BYTES:
+        if file.stat().st_size > _MAX_BYTES:
             raise DataError(
-                f"{file.name} has {file.stat().st_size:,} bytes; the limit for an adapter is {_MOST_BYTES:,}"
+                f"{file.name} has {file.stat().st_size:,} bytes; the limit for an adapter is {_MAX_BYTES:,}"
             )
         read_header(file)  # stricter than the library
         with closing(MappedFile(file)) as mapped:

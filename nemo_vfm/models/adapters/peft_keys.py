@@ -66,7 +66,7 @@ _A, _B, _M = "lora_A", "lora_B", "lora_magnitude_vector"
 _BASE = "base_layer"
 _KEY = re.compile(rf"(?P<linear>.+)\.(?P<kind>{_A}|{_B}|{_M}|{_BASE})(\.default)?(\.weight)?")
 _PLAIN = re.compile(r"\^?[\w.\-]{1,300}\$?")
-_MOST_ALPHA = 1_000_000
+_MAX_ALPHA = 1_000_000
 
 
 def read_keys(
@@ -124,9 +124,9 @@ def _matrices(name: str, linear: str, given: Mapping[str, Tensor], config: Mappi
     if declared != rank:
         raise DataError(f"{name} declares rank {declared} for {linear}, but its matrices have rank {rank}")
     alpha = _option_of(name, config, "alpha_pattern", linear, config.get("lora_alpha"))
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha <= _MOST_ALPHA:
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha <= _MAX_ALPHA:
         raise DataError(f"{name} declares lora_alpha {str(alpha)[:40]} for {linear}; expected a number above 0, at "
-                        f"most {_MOST_ALPHA:,}")  # fmt: skip
+                        f"most {_MAX_ALPHA:,}")  # fmt: skip
     alpha = float(alpha) * (rank**0.5 if config.get("use_rslora") else 1.0)
     if bool(config.get("use_dora")) != (_M in given):
         raise DataError(f"{name} declares use_dora: {config.get('use_dora')}, but {linear} has "

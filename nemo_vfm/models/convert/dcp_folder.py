@@ -168,7 +168,7 @@ def _require_covered(name: str, shape: Ints, chunks: Iterable[Chunk]) -> None:
 INDEX, SUFFIX = ".metadata", ".distcp"
 _BELOW = ("", "weights", "model")  # NeMo 2 keeps the weights below `weights`, Cosmos below `model`
 _READ = frozenset({INDEX, "metadata.json"})
-_MOST_OPEN = 64
+_MAX_OPEN = 64
 
 
 def checkpoint_in(folder: Path) -> Path | None:
@@ -250,7 +250,7 @@ class DcpFolder:
     def _chunk(self, name: str, tensor: ChunkedTensor, chunk: Chunk) -> Tensor:
         try:
             if chunk.file not in self._open:
-                while len(self._open) >= _MOST_OPEN:
+                while len(self._open) >= _MAX_OPEN:
                     self._open.pop(next(iter(self._open))).close()
                 self._open[chunk.file] = (self.folder / chunk.file).open("rb")
             opened = open_torch_zip(Window(self._open[chunk.file], chunk.start, chunk.length))

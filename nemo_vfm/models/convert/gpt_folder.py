@@ -63,7 +63,7 @@ def gpt_of_folder(*, folder: Path) -> GPT:
 
 
 def write_gpt(
-    model: GPT, weights: Mapping[str, Tensor], folder: Path, most_tokens: int, *, dtype: torch.dtype | None = None,
+    model: GPT, weights: Mapping[str, Tensor], folder: Path, max_tokens: int, *, dtype: torch.dtype | None = None,
     generation: Mapping[str, Json] | None = None, file_bytes: int = _FILE_BYTES,
 ) -> None:  # fmt: skip
     """Write a folder that transformers loads; it must not be there, or be empty.
@@ -72,12 +72,12 @@ def write_gpt(
         model: says what it is; its own weights are not asked for, and may be on the meta device.
         weights: by GPT's names; each is asked for once.
         folder: to write.
-        most_tokens: the longest text it was trained on.
+        max_tokens: the longest text it was trained on.
         dtype: of the weights written; None leaves them as they are.
         generation: all of generation_config.json, by which transformers ends texts and samples; None ends none.
         file_bytes: a file has at most so many, unless one weight has more.
     """
-    config = config_of(model, most_tokens)
+    config = config_of(model, max_tokens)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; give the model its own folder")
     folder.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.pretrained import checked_folder, read_mapping
 
 _ENDING, _ENDING_THERE = "ForCausalLM", "ForSequenceClassification"
-_MOST_OUTPUTS = 1000
+_MAX_OUTPUTS = 1000
 _DEFAULT_OUTPUTS = 2  # of transformers, which leaves this number out of config.json
 
 
@@ -56,9 +56,9 @@ def labels_of(config: Mapping[str, Json]) -> tuple[str, ...]:
     told = config.get("id2label")
     if told is None:
         count = config.get("num_labels")
-        number = _DEFAULT_OUTPUTS if count is None else whole(config, "num_labels", _MOST_OUTPUTS)
+        number = _DEFAULT_OUTPUTS if count is None else whole(config, "num_labels", _MAX_OUTPUTS)
         return tuple(f"LABEL_{place}" for place in range(number))
-    expected = [str(place) for place in range(min(len(told), _MOST_OUTPUTS))] if isinstance(told, dict) else []
+    expected = [str(place) for place in range(min(len(told), _MAX_OUTPUTS))] if isinstance(told, dict) else []
     if (
         not isinstance(told, dict)
         or not told

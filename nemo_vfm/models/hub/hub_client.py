@@ -29,7 +29,7 @@ from nemo_vfm.core.types.json_value import Json
 ENDPOINT, TOKEN, OFFLINE = "HF_ENDPOINT", "HF_TOKEN", "HF_HUB_OFFLINE"
 _DEFAULT = "https://huggingface.co"
 _LONGEST_URL = 8192
-_MOST_REDIRECTS = 5
+_MAX_REDIRECTS = 5
 _NEXT = re.compile(r'<([!-;=?-~]+)>\s*;[^,<>]*\brel="?next"?')
 
 
@@ -144,7 +144,7 @@ class HubClient:
     ) -> None:
         self.access, self.timeout_s, self.tries, self.max_wait_s = access, timeout_s, tries, max_wait_s
 
-    def json(self, what: str, target: str, most_bytes: int) -> tuple[Json, str | None, int]:
+    def json(self, what: str, target: str, max_bytes: int) -> tuple[Json, str | None, int]:
         """Request JSON of at most so many bytes; `target` is path and query below the hub's URL.
 
         Returns:
@@ -152,7 +152,7 @@ class HubClient:
         """
         for number in range(self.tries):
             try:
-                return self._json_once(target, most_bytes)
+                return self._json_once(target, max_bytes)
             except RetryableError as error:
                 self.pause(number, error, what)
         raise AssertionError("pause raises after the last attempt")
@@ -182,7 +182,7 @@ class HubClient:
         hub, (path, _, query) = self.access.url, target.partition("?")
         url, token = replace(hub, path=f"{hub.path}{path}", query=query), self.access.token()
         with ExitStack() as stack:
-            for _ in range(_MOST_REDIRECTS + 1):
+            for _ in range(_MAX_REDIRECTS + 1):
                 stack.close()
                 token = token if url.origin == self.access.url.origin else None  # never sent again after another host
                 with _retry_connection_errors():
@@ -194,7 +194,7 @@ class HubClient:
                     yield HubResponse(response, url.origin)
                     return
                 url = self.access.follow_redirect(url, response.headers.get("Location"))
-        raise DataError(f"{self.access.url.origin} redirects more than {_MOST_REDIRECTS} times")
+        raise DataError(f"{self.access.url.origin} redirects more than {_MAX_REDIRECTS} times")
 
     @contextmanager
     def _request(
@@ -237,17 +237,17 @@ class HubClient:
                             "name, and the revision after @")  # fmt: skip
         raise DataError(f"{url.origin} answered {status} {code}".rstrip() + ", which is not a response of a hub")
 
-    def _json_once(self, target: str, most_bytes: int) -> tuple[Json, str | None, int]:
+    def _json_once(self, target: str, max_bytes: int) -> tuple[Json, str | None, int]:
         with self.get(target, {"Accept": "application/json"}) as reply:
             if reply.response.status != 200:
                 raise DataError(f"{reply.host} answered {reply.response.status} to a request without a range")
             data, start_s = bytearray(), time.monotonic()
-            while len(data) <= most_bytes and (part := reply.read(min(1 << 16, most_bytes + 1))):
+            while len(data) <= max_bytes and (part := reply.read(min(1 << 16, max_bytes + 1))):
                 data += part
                 if time.monotonic() - start_s > 4 * self.timeout_s:
                     raise RetryableError(f"{reply.host} sends its response too slowly")
-            if len(data) > most_bytes:
-                raise DataError(f"{reply.host} sent more than {most_bytes:,} bytes; the rest was not read")
+            if len(data) > max_bytes:
+                raise DataError(f"{reply.host} sent more than {max_bytes:,} bytes; the rest was not read")
             if reply.response.length:
                 raise RetryableError(f"{reply.host} closed the connection before the end of its response")
             try:

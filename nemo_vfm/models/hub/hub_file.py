@@ -16,9 +16,9 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.hub.hub_client import HubClient
 from nemo_vfm.models.hub.hub_names import HubAddress, is_commit, require_names
 
-MOST_FILES = 20_000
-_MOST_JSON_BYTES = 64 << 20  # of a complete listing: 20,000 files at 3 kB
-_LEAST_PAGE = 50  # files per page, which bounds the number of requests
+MAX_FILES = 20_000
+_MAX_JSON_BYTES = 64 << 20  # of a complete listing: 20,000 files at 3 kB
+_MIN_PAGE = 50  # files per page, which bounds the number of requests
 _BLOCK = 1 << 20
 _LARGEST = 1 << 50  # bytes: a thousand times the largest file that a hub takes
 _SHA256, _SHA1 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
@@ -74,7 +74,7 @@ def _is_size(value: object) -> TypeGuard[int]:
 def listing_of(client: HubClient, address: HubAddress) -> tuple[str, dict[str, HubFile]]:
     """Resolve a revision to a commit, once; the commit and its files by path, sorted."""
     target = f"/api/models/{address.model}/revision/{quote(address.revision, safe='')}"
-    answer, _, _ = client.json(f"the commit of {address}", target, _MOST_JSON_BYTES)
+    answer, _, _ = client.json(f"the commit of {address}", target, _MAX_JSON_BYTES)
     commit = answer.get("sha") if isinstance(answer, dict) else None
     if not isinstance(commit, str) or not is_commit(commit):
         raise DataError(f"the hub did not resolve {address}: {printable(repr(commit), 80)} is not a commit")
@@ -89,7 +89,7 @@ def _files(client: HubClient, model: str, commit: str) -> Iterator[HubFile]:
     target: str | None = f"/api/models/{model}/tree/{commit}?recursive=true"
     count = length = pages = 0
     while target is not None:
-        entries, target, size = client.json(f"the list of files of {model}", target, _MOST_JSON_BYTES - length)
+        entries, target, size = client.json(f"the list of files of {model}", target, _MAX_JSON_BYTES - length)
         pages, length = pages + 1, length + size
         if not isinstance(entries, list):
             raise DataError("the hub's listing of files is not a list")
@@ -107,7 +107,7 @@ def _files(client: HubClient, model: str, commit: str) -> Iterator[HubFile]:
                                 "one")  # fmt: skip
             count += 1
             yield HubFile(path, bytes_, oid, None) if source is lfs else HubFile(path, bytes_, None, oid)
-        if count > MOST_FILES or pages > MOST_FILES // _LEAST_PAGE:
+        if count > MAX_FILES or pages > MAX_FILES // _MIN_PAGE:
             raise DataError(
-                f"the hub's listing has more than {MOST_FILES:,} files or too many pages; no model is that large"
+                f"the hub's listing has more than {MAX_FILES:,} files or too many pages; no model is that large"
             )

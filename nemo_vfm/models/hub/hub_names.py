@@ -78,7 +78,7 @@ def get_hint(folder: Path | str) -> str:
 
 #: Names of the download record and of the folder for partial files; a model's own files may not use them.
 RECORD, UNFINISHED = "get.json", ".get"
-_LONGEST_NAME, _LONGEST_PATH, _MOST_LEVELS = 200, 1000, 16  # bytes, bytes, folders
+_LONGEST_NAME, _LONGEST_PATH, _MAX_LEVELS = 200, 1000, 16  # bytes, bytes, folders
 
 
 def require_names(paths: Iterable[str]) -> None:
@@ -120,7 +120,7 @@ def _refusal(path: str) -> str:
         return "is not a plain path inside the model's folder"
     if UNSEEN.search(path) or not path.isprintable():
         return "has invisible characters"
-    if len(path.encode()) > _LONGEST_PATH or len(parts) > _MOST_LEVELS:
+    if len(path.encode()) > _LONGEST_PATH or len(parts) > _MAX_LEVELS:
         return "is too long or too deep"
     if any(len(part.encode()) > _LONGEST_NAME for part in parts):
         return "is too long"

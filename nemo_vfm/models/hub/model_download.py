@@ -39,7 +39,7 @@ _RESERVE_BYTES = 64 << 20  # kept free, because other programs need disk space t
 LEFT_OUT = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".h5", ".keras", ".msgpack", ".ot", ".nemo")
 _SHOWN = 12
 _FORMAT = 1
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def found_record(folder: Path) -> GetRecord | None:
         if not file.is_file() or file.is_symlink():
             continue
         try:
-            found = read_json(file, _MOST_BYTES)
+            found = read_json(file, _MAX_BYTES)
             commit = found["commit"]
             if found["format"] != _FORMAT or not is_commit(commit):
                 raise ValueError(commit)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_WIDTH, require_between
+from nemo_vfm.core.bounds import MAX_BLOCKS, MAX_WIDTH, require_between
 from nemo_vfm.core.types.model_traits import Op
 from nemo_vfm.models.blocks.layers import draw_weights
 from nemo_vfm.models.recommenders.feature_input import (
@@ -93,8 +93,8 @@ class CrossLayers(nn.Module):
 
     def __init__(self, size: int, layers: int, rank: int) -> None:
         super().__init__()
-        require_between(1, MOST_BLOCKS, cross_layers=layers)
-        require_between(1, MOST_WIDTH, cross_rank=rank)
+        require_between(1, MAX_BLOCKS, cross_layers=layers)
+        require_between(1, MAX_WIDTH, cross_rank=rank)
         self.size, self.rank = size, rank
         self.down = nn.ModuleList(Linear(size, rank, bias=False) for _ in range(layers))
         self.up = nn.ModuleList(Linear(rank, size) for _ in range(layers))

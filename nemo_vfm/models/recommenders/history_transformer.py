@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_FRAMES, MOST_HEADS, MOST_WIDTH, require_between
+from nemo_vfm.core.bounds import MAX_BLOCKS, MAX_FRAMES, MAX_HEADS, MAX_WIDTH, require_between
 from nemo_vfm.core.types.model_traits import Op
 from nemo_vfm.models.blocks.layers import MLP
 from nemo_vfm.models.recommenders.feature_input import FeatureInput, Missing, Shared, Stage
@@ -73,10 +73,10 @@ class HistoryEncoder(nn.Module):
 
     def __init__(self, *, width: int, depth: int, heads: int, hidden: int, longest: int, dropout: float) -> None:
         super().__init__()
-        require_between(1, MOST_BLOCKS, depth=depth)
-        require_between(1, MOST_HEADS, heads=heads)
-        require_between(1, MOST_WIDTH, mlp_hidden=hidden)
-        require_between(1, MOST_FRAMES, longest_history=longest)
+        require_between(1, MAX_BLOCKS, depth=depth)
+        require_between(1, MAX_HEADS, heads=heads)
+        require_between(1, MAX_WIDTH, mlp_hidden=hidden)
+        require_between(1, MAX_FRAMES, longest_history=longest)
         if width % heads:
             raise ValueError(f"width {width} is not divisible by {heads} heads; change either")
         self.width, self.hidden, self.longest = width, hidden, longest

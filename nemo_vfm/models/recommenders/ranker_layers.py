@@ -13,7 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.core.bounds import MOST_WIDTH, require_between
+from nemo_vfm.core.bounds import MAX_WIDTH, require_between
 from nemo_vfm.core.seed import generator
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.sparse.jagged import Jagged, slice_positions
@@ -27,7 +27,7 @@ class RankerMLP(nn.Module):
         super().__init__()
         self.sizes = [inputs, *widths, *([] if outputs is None else [outputs])]
         for size in self.sizes:
-            require_between(1, MOST_WIDTH, width=size)
+            require_between(1, MAX_WIDTH, width=size)
         self.layers = nn.ModuleList(Linear(a, b) for a, b in pairwise(self.sizes))
         self.num_relu = len(widths)
 

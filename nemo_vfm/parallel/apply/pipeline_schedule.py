@@ -22,7 +22,7 @@ from nemo_vfm.parallel.apply.pipeline_stage import PipelineStage, put_off, take_
 from nemo_vfm.parallel.plan.mesh import Mesh
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-_MOST_DIMS = 8
+_MAX_DIMS = 8
 
 Inputs = tuple[tuple[str, tuple[int, ...]], ...]
 Losses = Callable[[Tensor, ModelInputs], Tensor]
@@ -202,7 +202,7 @@ def _shapes_by_name(inputs: "dict[str, Tensor]") -> Inputs:
 def _header(x: Tensor | None) -> Tensor:
     """What tells the others a tensor's dtype and shape; of None, room for it."""
     numbers = [] if x is None else [_DTYPES.index(x.dtype), x.dim(), *x.shape]
-    return torch.tensor(numbers + [0] * (2 + _MOST_DIMS - len(numbers)), device=device())
+    return torch.tensor(numbers + [0] * (2 + _MAX_DIMS - len(numbers)), device=device())
 
 
 def _as_told(header: Tensor) -> Tensor:

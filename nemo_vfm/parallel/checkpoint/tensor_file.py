@@ -233,7 +233,7 @@ def _span(name: str, entry: Any) -> tuple[int, int]:
     return begin, end
 
 
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 
 
 class MappedFile:
@@ -285,7 +285,7 @@ class MappedFile:
         self._file = None
 
     def _open(self) -> Any:
-        if self._file is None or self._read > _MOST_BYTES:
+        if self._file is None or self._read > _MAX_BYTES:
             from safetensors import safe_open
 
             if _file_stamp(self.path) != self._seen:

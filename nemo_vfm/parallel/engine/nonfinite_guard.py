@@ -9,7 +9,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.types.batch import Batch
 
-_MOST_KEYS = 4  # that a sentence names of each rank
+_MAX_KEYS = 4  # that a sentence names of each rank
 
 
 class NonFinite:
@@ -17,13 +17,13 @@ class NonFinite:
 
     Args:
         action: stop the run, with the last checkpoint as it is, or skip the update and continue with the next batch.
-        most_in_a_row: this many skipped steps in a row stop the run all the same.
+        max_in_a_row: this many skipped steps in a row stop the run all the same.
     """
 
-    def __init__(self, *, action: Literal["stop", "skip"] = "stop", most_in_a_row: int = 8) -> None:
-        if most_in_a_row < 1:
-            raise ValueError(f"most_in_a_row must be at least 1, got {most_in_a_row}")
-        self.action, self.most_in_a_row = action, most_in_a_row
+    def __init__(self, *, action: Literal["stop", "skip"] = "stop", max_in_a_row: int = 8) -> None:
+        if max_in_a_row < 1:
+            raise ValueError(f"max_in_a_row must be at least 1, got {max_in_a_row}")
+        self.action, self.max_in_a_row = action, max_in_a_row
         self.in_a_row = 0  #: skipped steps so far; a step that is fine begins again at 0
 
     def may_update(self, loss: float, grad_norm: float, microbatches: Sequence[Batch]) -> bool:
@@ -35,7 +35,7 @@ class NonFinite:
         from nemo_vfm.parallel.ranks.process_group import everyone_says
 
         keys = [key for batch in microbatches for key in batch.keys]
-        own = {"loss": str(loss), "norm": str(grad_norm), "keys": keys[:_MOST_KEYS], "more": len(keys)}
+        own = {"loss": str(loss), "norm": str(grad_norm), "keys": keys[:_MAX_KEYS], "more": len(keys)}
         reports = [json.loads(text) for text in everyone_says(json.dumps(own))]
         # The sum and the norm are the same on all ranks: those whose own loss is not finite are to blame, or all.
         bad = [rank for rank, one in enumerate(reports) if not math.isfinite(float(one["loss"]))]
@@ -50,9 +50,9 @@ class NonFinite:
         self.in_a_row += 1
         if self.action == "stop":
             raise UserError(f"{where}. Lower the learning rate, or look for damaged samples. No weights were changed.")
-        if self.in_a_row >= self.most_in_a_row:
+        if self.in_a_row >= self.max_in_a_row:
             raise UserError(
-                f"{where}: {self.in_a_row} in a row; engine.nonfinite.most_in_a_row is {self.most_in_a_row}. "
+                f"{where}: {self.in_a_row} in a row; engine.nonfinite.max_in_a_row is {self.max_in_a_row}. "
                 f"Lower the learning rate, or restart from an earlier checkpoint. No weights were changed since"
             )
         warn(f"{where}. The step is skipped: no weights were changed ({self.in_a_row} in a row)")

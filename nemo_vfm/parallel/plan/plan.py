@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from nemo_vfm.core.bounds import MOST_RANKS, require_between
+from nemo_vfm.core.bounds import MAX_RANKS, require_between
 
 Schedule = Literal["1f1b", "interleaved", "zero_bubble"]
 
@@ -73,8 +73,8 @@ class ParallelPlan:
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise ValueError(f"parallel.{name} must be a whole number of at least 1, got {value!r}")
-            if value > MOST_RANKS:  # a planner makes some 80,000 plans, so no call where there is nothing to say
-                require_between(1, MOST_RANKS, **{f"parallel.{name}": value})
+            if value > MAX_RANKS:  # a planner makes some 80,000 plans, so no call where there is nothing to say
+                require_between(1, MAX_RANKS, **{f"parallel.{name}": value})
         if self.sequence and self.tensor == 1:
             raise ValueError("parallel.sequence splits tokens over the tensor devices; give parallel.tensor above 1")
         if self.context % self.ulysses:

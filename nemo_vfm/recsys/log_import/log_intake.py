@@ -21,12 +21,12 @@ from nemo_vfm.sparse.row_fingerprint import mix64_
 from nemo_vfm.sparse.tables.counter_hash import name_salt
 
 #: A block in which so many rows are bad and none is good stops the import: the file is of another kind.
-MOST_BAD = 100
+MAX_BAD = 100
 OnBadRow = Literal["stop", "drop"]
 KeepBy = Literal["session", "sample"]
 RULE, NEGATIVES = "down-sampling", "down-sampling of negatives"
 #: Bad rows that are listed; all are counted.
-MOST_LISTED = 1000
+MAX_LISTED = 1000
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ def intake(
     for read in map(trainable, source.read(state.position)):
         if read.bad and on_bad_row == "stop":
             raise DataError(f"{read.bad[0]}. Set on_bad_row: drop to leave out and count such rows.")
-        if len(read.bad) >= MOST_BAD and not len(read.chunk):
+        if len(read.bad) >= MAX_BAD and not len(read.chunk):
             reason, count = Counter(row.reason for row in read.bad).most_common(1)[0]
             raise DataError(
                 f"none of {len(read.bad):,} rows from line {read.bad[0].line} of {read.file} on is a sample; "
@@ -134,7 +134,7 @@ def intake(
         old = state.counts
         counts = ImportCounts(
             old.total + len(read.chunk) + len(read.bad), Counter(old.dropped),
-            old.failed + Counter(row.reason for row in read.bad), [*old.listed, *read.bad][:MOST_LISTED],
+            old.failed + Counter(row.reason for row in read.bad), [*old.listed, *read.bad][:MAX_LISTED],
         )  # fmt: skip
         chunk = read.chunk if sampling is None else sampling.kept(read.chunk, counts.dropped)
         state = IntakeState(read.end, counts, read.share)

@@ -51,7 +51,7 @@ def fit(histogram: ReuseHistogram, num_rates: int = 200) -> ReuseMixture:
     accesses = rates * np.diff(np.vstack([np.zeros_like(rates), below, np.ones_like(rates)]), axis=0)
     rows, accesses = rows / touched, accesses / touched
     target = np.concatenate([histogram.rows, histogram.accesses, [1.0]])
-    weights = nonnegative_least_squares(np.vstack([rows, accesses / histogram.mean, np.ones(num_rates)]), target)
+    weights = nonnegative_min_squares(np.vstack([rows, accesses / histogram.mean, np.ones(num_rates)]), target)
     return ReuseMixture(rates[weights > 0], weights[weights > 0] / weights.sum())
 
 
@@ -68,7 +68,7 @@ def draw_counts(rates_R: _Floats, seed: int) -> NDArray[np.int64]:
     return counts
 
 
-def nonnegative_least_squares(a: _Floats, b: _Floats) -> _Floats:
+def nonnegative_min_squares(a: _Floats, b: _Floats) -> _Floats:
     """The x >= 0 with the least |a x - b|, by the active-set method of Lawson and Hanson."""
     x, free = np.zeros(a.shape[1]), np.zeros(a.shape[1], bool)
     for _ in range(3 * a.shape[1]):

@@ -12,11 +12,11 @@ from nemo_vfm.core.bounds import require_between
 from nemo_vfm.core.seed import generator
 from nemo_vfm.recsys.sessions.id_popularity import Popularity, ZipfMandelbrot
 from nemo_vfm.recsys.sessions.random_stream import AliasTable, RandomStream
-from nemo_vfm.recsys.sessions.session_window import MOST_CHANGES
+from nemo_vfm.recsys.sessions.session_window import MAX_CHANGES
 from nemo_vfm.sparse.jagged import Jagged, slice_positions
 
-_MOST_ROWS = 10**8
-_MOST_LENGTH = 1 << 16
+_MAX_ROWS = 10**8
+_MAX_LENGTH = 1 << 16
 
 
 class IdFeature:
@@ -43,8 +43,8 @@ class IdFeature:
         history: bool = False,
         coverage: float = 1.0,
     ) -> None:
-        require_between(1, _MOST_ROWS, rows=rows)
-        require_between(1, _MOST_LENGTH, length=length)
+        require_between(1, _MAX_ROWS, rows=rows)
+        require_between(1, _MAX_LENGTH, length=length)
         require_between(0, length, shortest=shortest)
         require_between(0, 1, coverage=coverage)
         self.rows, self.popularity, self.length, self.history, self.coverage = (
@@ -74,7 +74,7 @@ class IdDraws:
     def rows(self, key_B: Tensor, window: int) -> Jagged:
         """The ids of each key: of the session and its number of changes, or of the sample (`SessionWindow`)."""
         feature = self.feature
-        whose_B = key_B - key_B % MOST_CHANGES if feature.history else key_B
+        whose_B = key_B - key_B % MAX_CHANGES if feature.history else key_B
         lengths_B = torch.full_like(key_B, feature.length)
         if feature.shortest < feature.length:
             choices = feature.length - feature.shortest + 1

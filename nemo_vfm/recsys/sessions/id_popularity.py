@@ -13,7 +13,7 @@ from torch import Tensor
 from nemo_vfm.core.bounds import require_between
 from nemo_vfm.core.storage.uri import local
 
-_MOST_HEAVY = 20
+_MAX_HEAVY = 20
 
 
 @runtime_checkable
@@ -37,9 +37,9 @@ class ZipfMandelbrot:
     def __init__(self, *, exponent: float = 1.05, shift: float = 0.0, heavy_hitters: Sequence[float] = ()) -> None:
         require_between(0, 5, exponent=exponent)
         require_between(-0.999, 1e9, shift=shift)
-        if len(heavy_hitters) > _MOST_HEAVY or any(p <= 0 for p in heavy_hitters) or sum(heavy_hitters) >= 1:
+        if len(heavy_hitters) > _MAX_HEAVY or any(p <= 0 for p in heavy_hitters) or sum(heavy_hitters) >= 1:
             raise ValueError(
-                f"heavy_hitters {list(heavy_hitters)} must be at most {_MOST_HEAVY} probabilities above 0 that add up "
+                f"heavy_hitters {list(heavy_hitters)} must be at most {_MAX_HEAVY} probabilities above 0 that add up "
                 "to less than 1"
             )
         self.exponent, self.shift, self.heavy_hitters = exponent, shift, tuple(heavy_hitters)

@@ -19,7 +19,7 @@ from nemo_vfm.recsys.sessions.session_window import SessionWindow, session_windo
 from nemo_vfm.recsys.sessions.teacher import FittedTeacher, Teacher
 from nemo_vfm.sparse.log_chunk import LogChunk
 
-_MOST_SAMPLES, _LARGEST_WINDOW = 10**10, 1 << 20
+_MAX_SAMPLES, _LARGEST_WINDOW = 10**10, 1 << 20
 _CALIBRATED_ON = 1 << 18  # samples that the teacher is scaled on: its AUC is then within about 0.001 of the log's
 _TICK_US = 1_000
 _NO_GROUP = ""  # of features of items, whose keys are places
@@ -81,7 +81,7 @@ class SessionLog:
         chunk_samples: int = 16_384,
         seed: int | None = None,
     ) -> None:
-        require_between(1, _MOST_SAMPLES, num_samples=num_samples)
+        require_between(1, _MAX_SAMPLES, num_samples=num_samples)
         require_between(1, _LARGEST_WINDOW, samples_per_session=samples_per_session, window=window)
         require_between(1, _LARGEST_WINDOW, chunk_samples=chunk_samples)
         require_between(0, 1, drift=drift, new_ids=new_ids)

@@ -14,7 +14,7 @@ from torch import Tensor
 from nemo_vfm.recsys.sessions.random_stream import RandomStream
 
 #: A key is the session times this, plus the number of changes (and of a history, the place in it).
-MOST_CHANGES = 1 << 21
+MAX_CHANGES = 1 << 21
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class SessionWindow:
     first: int  #: its first sample's place in the log
     session_B: Tensor  #: of each sample, in the order of time
     clustered_B: Tensor  #: samples by their place in the window, session by session, each ordered by time
-    keys: Mapping[str, Tensor]  #: of each group, session * MOST_CHANGES + changes of the group since the session began
+    keys: Mapping[str, Tensor]  #: of each group, session * MAX_CHANGES + changes of the group since the session began
 
 
 def session_window(
@@ -61,5 +61,5 @@ def session_window(
         drawn_B = RandomStream(seed, f"{group}/changes").uniform(numbers_B)
         changes_B = (drawn_B >= stays).to(torch.int64).index_fill_(0, begins_K, 0).cumsum_(0)
         changes_B -= changes_B[begins_K].repeat_interleave(length_K)
-        keys[group] = torch.empty_like(of_B).index_copy_(0, clustered_B, session_B * MOST_CHANGES + changes_B)
+        keys[group] = torch.empty_like(of_B).index_copy_(0, clustered_B, session_B * MAX_CHANGES + changes_B)
     return SessionWindow(number, first, first + of_B, clustered_B, keys)

@@ -45,7 +45,7 @@ class ServedText:
         if self.request.choice.temperature == 0:
             return 0.0  # nothing is drawn
         if self._chances is None:
-            draws = torch.rand(self.request.most_new, generator=generator(self.request.seed, "words"))
+            draws = torch.rand(self.request.max_new, generator=generator(self.request.seed, "words"))
             self._chances = draws.tolist()
         return self._chances[self.num_new]
 
@@ -55,15 +55,15 @@ class BatchEngine:
 
     Args:
         passes: the model, with its room.
-        most_running: texts that are continued at once.
+        max_running: texts that are continued at once.
         piece: tokens of a prompt that are read in one pass; a text's pieces do not depend on its neighbours. Running
             texts wait for about one piece a step.
     """
 
-    def __init__(self, passes: ModelPasses, *, most_running: int = 16, piece: int = 128) -> None:
-        if min(most_running, piece) < 1:
-            raise ValueError(f"most_running ({most_running}) and piece ({piece}) must be at least 1")
-        self.passes, self.most_running, self.piece = passes, most_running, piece
+    def __init__(self, passes: ModelPasses, *, max_running: int = 16, piece: int = 128) -> None:
+        if min(max_running, piece) < 1:
+            raise ValueError(f"max_running ({max_running}) and piece ({piece}) must be at least 1")
+        self.passes, self.max_running, self.piece = passes, max_running, piece
         self.num_tokens = 0  # that were read or written so far
         self._waiting: deque[ServedText] = deque()
         self._reading: deque[ServedText] = deque()
@@ -85,14 +85,14 @@ class BatchEngine:
     @torch.inference_mode()
     def step(self) -> bool:
         """Give every running text a token; False where there was nothing to do."""
-        while self._waiting and len(self._reading) + len(self._running) < self.most_running:
+        while self._waiting and len(self._reading) + len(self._running) < self.max_running:
             span = self.passes.room.spans.take(self._waiting[0].request.places)
             if span is None:
                 break  # those behind wait, too: else short texts would keep a long one out for ever
             self._reading.append(self._waiting.popleft())
             self._reading[-1].span = span
         worked = bool(self._reading or self._running)
-        most = self.passes.most_rows
+        most = self.passes.max_rows
         groups = [self._running[start : start + most] for start in range(0, len(self._running), most)]
         budget = self.piece
         if groups and self._reading and self.passes.can_join(len(groups[0]), len(self._next_piece()[1])):
@@ -141,7 +141,7 @@ class BatchEngine:
         text.done += len(tokens)
         self.num_tokens += len(tokens)
         if text.done == len(request.tokens) and not text.ended:  # the prompt's last vector says what is after it
-            if request.most_new:
+            if request.max_new:
                 self._extend([text], self.passes.last_scores(x_SD[-1]))
             elif not request.wants_outputs:
                 self._end(text, "length")
@@ -186,7 +186,7 @@ class BatchEngine:
                 (result,) = token_results(scores_NV[row : row + 1], [token], request.num_top)
             if not text.listener.token(result):
                 self._end(text, "stop")
-            elif text.num_new == request.most_new:
+            elif text.num_new == request.max_new:
                 self._end(text, "length")
 
     def _fail(self, text: ServedText) -> None:

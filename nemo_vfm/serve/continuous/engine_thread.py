@@ -26,11 +26,11 @@ class EngineThread:
 
     Args:
         engine: used by this thread alone from now on.
-        most_waiting: texts that may wait for a place; None lets any number wait.
+        max_waiting: texts that may wait for a place; None lets any number wait.
     """
 
-    def __init__(self, engine: BatchEngine, *, most_waiting: int | None = 256) -> None:
-        self._engine, self.most_waiting = engine, most_waiting
+    def __init__(self, engine: BatchEngine, *, max_waiting: int | None = 256) -> None:
+        self._engine, self.max_waiting = engine, max_waiting
         self._changed = threading.Condition()
         self._arrived: list[ServedText] = []
         self._cancelled: list[ServedText] = []
@@ -43,14 +43,14 @@ class EngineThread:
     def submit(self, requests: Sequence[tuple[TextRequest, TextListener]]) -> list[ServedText]:
         """Take all of them, or none."""
         for request, _ in requests:
-            if request.places > self.most_tokens():
+            if request.places > self.max_tokens():
                 raise ValueError(f"the text needs room for {request.places:,} tokens, but there is room for "
-                                 f"{self.most_tokens():,} in all")  # fmt: skip
+                                 f"{self.max_tokens():,} in all")  # fmt: skip
         texts = [ServedText(request, listener) for request, listener in requests]
         with self._changed:
             # A client may ask again within the step that ended its text.
             live = [text for text in self._live if not text.ended]
-            if self.most_waiting is not None and len(live) + len(texts) > self.most_waiting + self._engine.most_running:
+            if self.max_waiting is not None and len(live) + len(texts) > self.max_waiting + self._engine.max_running:
                 num_new = self._engine.num_tokens - self._tokens_before
                 rate = max(1.0, num_new / max(1e-3, time.monotonic() - self._busy_since))  # tokens a second
                 left = sum(text.request.places for text in live)
@@ -71,7 +71,7 @@ class EngineThread:
         with self._changed:
             return len(self._live)
 
-    def most_tokens(self) -> int:
+    def max_tokens(self) -> int:
         """Tokens of all texts that the empty room holds."""
         return self._engine.passes.room.num_tokens
 

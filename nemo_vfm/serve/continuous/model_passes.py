@@ -34,13 +34,13 @@ class ModelPasses:
     Args:
         model: on one device, in evaluation mode. Its modules are replaced by packed ones.
         room: of the keys and values.
-        most_rows: texts that get their next token in one pass; fewer where bits would depend on a row's place.
-        most_joint_rows: of a pass over new tokens and a prompt; fewer where bits would depend on their number.
+        max_rows: texts that get their next token in one pass; fewer where bits would depend on a row's place.
+        max_joint_rows: of a pass over new tokens and a prompt; fewer where bits would depend on their number.
         ranks: that the model is split over; None where one device has all of it. Each of them makes every call.
     """
 
     def __init__(
-        self, model: GPT, room: KeyValueRoom, most_rows: int, most_joint_rows: int = 192, *,
+        self, model: GPT, room: KeyValueRoom, max_rows: int, max_joint_rows: int = 192, *,
         ranks: ServingRanks | None = None,
     ) -> None:  # fmt: skip
         self.model, self.room, self._ranks = model, room, ranks
@@ -48,9 +48,9 @@ class ModelPasses:
         self._far = RotaryTable(model.rope, model.rotated, self._device)
         self._near = None if near is None else RotaryTable(near, near.rotated(model.sizes.head_dim), self._device)
         pack_modules(model)
-        self.row_counts = invariant_row_counts(self._probe, min(most_rows, room.num_tokens))
-        self.most_rows = self.row_counts[-1]  #: texts of one `decode`
-        self._joint_rows = joint_rows(self._probe, self.row_counts, min(most_joint_rows, room.num_tokens))
+        self.row_counts = invariant_row_counts(self._probe, min(max_rows, room.num_tokens))
+        self.max_rows = self.row_counts[-1]  #: texts of one `decode`
+        self._joint_rows = joint_rows(self._probe, self.row_counts, min(max_joint_rows, room.num_tokens))
 
     @torch.inference_mode()
     def prompt(self, span: RoomSpan, done: int, tokens: Sequence[int]) -> Tensor:
@@ -71,7 +71,7 @@ class ModelPasses:
 
     def can_join(self, num_texts: int, num_tokens: int) -> bool:
         """Whether `joint` takes so many, with the bits that `decode` and `prompt` give."""
-        return num_texts <= self.most_rows and prompt_rows(num_texts + num_tokens) <= self._joint_rows
+        return num_texts <= self.max_rows and prompt_rows(num_texts + num_tokens) <= self._joint_rows
 
     @torch.inference_mode()
     def joint(

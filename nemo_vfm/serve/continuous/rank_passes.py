@@ -27,10 +27,10 @@ class LeadingPasses(ModelPasses):
     """
 
     def __init__(
-        self, model: GPT, room: KeyValueRoom, most_rows: int, ranks: ServingRanks,
+        self, model: GPT, room: KeyValueRoom, max_rows: int, ranks: ServingRanks,
         on_broken: Callable[[Exception], NoReturn],
     ) -> None:  # fmt: skip
-        super().__init__(model, room, most_rows, ranks=ranks)
+        super().__init__(model, room, max_rows, ranks=ranks)
         self._told, self._on_broken = ranks, on_broken
 
     def prompt(self, span: RoomSpan, done: int, tokens: Sequence[int]) -> Tensor:

@@ -36,7 +36,7 @@ class TextRequest:
     """One text to continue, to score, or both."""
 
     tokens: tuple[int, ...]  #: at least one
-    most_new: int  #: tokens that are added at most; 0 only scores
+    max_new: int  #: tokens that are added at most; 0 only scores
     choice: Choice  #: how the next token is chosen
     seed: int  #: of the draws
     stop: frozenset[int] = frozenset()  #: tokens that end the text; they are no part of it
@@ -51,7 +51,7 @@ class TextRequest:
     @property
     def places(self) -> int:
         """Tokens whose keys and values are kept: the last new one is never read."""
-        return len(self.tokens) + max(0, self.most_new - 1)
+        return len(self.tokens) + max(0, self.max_new - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class Endpoint:
 
     def require_countable(self, count: int, param: str = "prompt") -> None:
         """Refuse a request that no queue of this server would ever take."""
-        most = self.engine.most_waiting
+        most = self.engine.max_waiting
         if most is not None and count > most:
             raise ApiError(400, f"a request for {count:,} texts (prompts times n) is longer than the queue of "
                                 f"{most:,}; send several", param=param)  # fmt: skip

@@ -50,11 +50,11 @@ class Chats(Endpoint):
             raise ApiError(400, f"messages: {error}", param="messages") from None
         self.require_places(len(tokens), asked.max_tokens or 1)
         self.require_countable(asked.n)
-        most_new = asked.max_tokens or max(1, min(served.context, self.engine.most_tokens()) - len(tokens))
+        max_new = asked.max_tokens or max(1, min(served.context, self.engine.max_tokens()) - len(tokens))
         choice, rules, num_top = asked.choice(), asked.rules(), (asked.top_logprobs or 0) if asked.logprobs else None
         stop = served.stop | chat.stop_tokens() | {*asked.stop_token_ids}
         texts = tuple(
-            TextRequest(tokens, most_new, choice, asked.seed_of(number), stop, num_top=num_top, rules=rules)
+            TextRequest(tokens, max_new, choice, asked.seed_of(number), stop, num_top=num_top, rules=rules)
             for number in range(asked.n)
         )
         names = served.names if asked.logprobs else None

@@ -30,7 +30,7 @@ _LIMITS_S = {h11.IDLE: _HEAD_TIMEOUT_S, h11.SEND_BODY: BODY_TIMEOUT_S + 5}
 _CROWD, _PATIENCE_S = 512, 1.0
 
 _RETRY_AFTER_S = "10"
-_MOST_CONNECTIONS = 2048
+_MAX_CONNECTIONS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Listen:
         """Bound and listening."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         try:
-            return socket.create_server((self.host, self.port), family=family, backlog=_MOST_CONNECTIONS)
+            return socket.create_server((self.host, self.port), family=family, backlog=_MAX_CONNECTIONS)
         except OSError as error:
             raise UserError(f"cannot listen on {self.host} port {self.port}: {error.strerror}; choose another by "
                             f"--port, or 0 for a free one") from None  # fmt: skip
@@ -221,10 +221,10 @@ class HttpServer:
     def run(self) -> None:
         """Answer until SIGTERM, Ctrl-C or `drain`."""
         config = uvicorn.Config(self._guard, log_config=None, access_log=False, server_header=False, http=TimedProtocol,
-                                loop="asyncio", ws="none", lifespan="off", limit_concurrency=_MOST_CONNECTIONS,
+                                loop="asyncio", ws="none", lifespan="off", limit_concurrency=_MAX_CONNECTIONS,
                                 proxy_headers=False)  # fmt: skip
         # As far as the system lets us: its usual limit, 1,024, is less than the connections that are taken.
-        count = 2 * _MOST_CONNECTIONS
+        count = 2 * _MAX_CONNECTIONS
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
         if soft != resource.RLIM_INFINITY and soft < wanted:

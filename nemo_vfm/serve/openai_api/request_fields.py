@@ -27,8 +27,8 @@ from nemo_vfm.serve.generation_settings import REPETITION_PENALTIES, GenerationS
 from nemo_vfm.serve.openai_api.api_error import ApiError
 
 Messages = Sequence[Mapping[str, Json]]
-_LONGEST_SHOWN, _MOST_STOPS, _LONGEST_STOP, _MOST_TOP = 80, 16, 256, 20
-_MOST_TOKENS, _LARGEST_SEED, _LOWEST_TEMPERATURE = 1 << 30, (1 << 63) - 1, 1e-3
+_LONGEST_SHOWN, _MAX_STOPS, _LONGEST_STOP, _MAX_TOP = 80, 16, 256, 20
+_MAX_TOKENS, _LARGEST_SEED, _LOWEST_TEMPERATURE = 1 << 30, (1 << 63) - 1, 1e-3
 #: Fields that OpenAI knows -> the values that ask for nothing.
 _NOT_HONOURED: dict[str, tuple[Json, ...]] = {
     "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none",),
@@ -137,7 +137,7 @@ class SamplingFields(RequestFields):
     top_k: int | None = _whole(None, -1, 1 << 30)
     stop: Annotated[
         list[Annotated[str, StringConstraints(min_length=1, max_length=_LONGEST_STOP)]], BeforeValidator(_as_list)
-    ] = Field([], max_length=_MOST_STOPS, description=f"a text, or a list of at most {_MOST_STOPS}, each of 1 to "
+    ] = Field([], max_length=_MAX_STOPS, description=f"a text, or a list of at most {_MAX_STOPS}, each of 1 to "
                                                       f"{_LONGEST_STOP} characters")  # fmt: skip
     stop_token_ids: Annotated[list[int], _if(_are_tokens)] = Field(
         [], description="a list of whole numbers from 0 to {last}"
@@ -148,7 +148,7 @@ class SamplingFields(RequestFields):
     repetition_penalty: float = _number(None, *REPETITION_PENALTIES)
     frequency_penalty: float = _number(0.0, -2, 2)
     presence_penalty: float = _number(0.0, -2, 2)
-    min_tokens: int = _whole(0, 0, _MOST_TOKENS)
+    min_tokens: int = _whole(0, 0, _MAX_TOKENS)
     max_tokens: int | None = None
 
     def complete(self, default: GenerationSettings) -> None:
@@ -201,10 +201,10 @@ class CompletionRequest(SamplingFields):
         None, validate_default=True,
         description="a text, a list of tokens (at least one, whole numbers from 0 to {last}), or a list of either",
     )  # fmt: skip
-    max_tokens: int = _whole(16, 0, _MOST_TOKENS)  #: new ones for each choice; 0 only scores
+    max_tokens: int = _whole(16, 0, _MAX_TOKENS)  #: new ones for each choice; 0 only scores
     best_of: Any = None
     echo: bool = _FLAG  #: whether the prompt is part of the answer
-    logprobs: int | None = _whole(None, 0, _MOST_TOP)  #: likeliest tokens named at each place
+    logprobs: int | None = _whole(None, 0, _MAX_TOP)  #: likeliest tokens named at each place
 
     def complete(self, default: GenerationSettings) -> None:
         super().complete(default)
@@ -226,10 +226,10 @@ class ChatRequest(SamplingFields):
 
     neutral = _NOT_HONOURED
     messages: _Conversation = _MESSAGES
-    max_tokens: int | None = _whole(None, 1, _MOST_TOKENS)  #: of an answer; None lets it fill the model's context
-    max_completion_tokens: int | None = _whole(None, 1, _MOST_TOKENS)  #: OpenAI's newer name of it
+    max_tokens: int | None = _whole(None, 1, _MAX_TOKENS)  #: of an answer; None lets it fill the model's context
+    max_completion_tokens: int | None = _whole(None, 1, _MAX_TOKENS)  #: OpenAI's newer name of it
     logprobs: bool = _FLAG
-    top_logprobs: int | None = _whole(None, 0, _MOST_TOP)
+    top_logprobs: int | None = _whole(None, 0, _MAX_TOP)
     chat_template_kwargs: Annotated[dict[str, Any], _if(lambda value, _: all(map(str.isidentifier, value)))] = Field(
         {}, description="an object whose keys are names of variables"
     )
@@ -252,8 +252,8 @@ class ScoredChatRequest(RequestFields):
     user: str | None = _USER
     messages: _Conversation = _MESSAGES
     seed: int | None = _whole(None, -_LARGEST_SEED - 1, _LARGEST_SEED)
-    max_tokens: int | None = _whole(None, 1, _MOST_TOKENS)
-    max_completion_tokens: int | None = _whole(None, 1, _MOST_TOKENS)
+    max_tokens: int | None = _whole(None, 1, _MAX_TOKENS)
+    max_completion_tokens: int | None = _whole(None, 1, _MAX_TOKENS)
     logprobs: bool = Field(True, description="true or false")
 
     def conversations(self) -> tuple[str, list[Messages]]:

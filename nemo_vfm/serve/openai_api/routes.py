@@ -29,14 +29,14 @@ _CLIENT_GONE = 499  # nobody reads it
 
 
 def application(
-    served: ServedModel, engine: EngineThread, *, most_body_bytes: int, split_thoughts: bool = False
+    served: ServedModel, engine: EngineThread, *, max_body_bytes: int, split_thoughts: bool = False
 ) -> Starlette:
     """The application, without the guard around it; see `Chats` for split_thoughts."""
     threads = ReadingThreads()
 
     def post(path: str, answer: _Answer) -> Route:
         async def endpoint(request: Request) -> Response:
-            body = await _json_body(request, most_body_bytes, threads)
+            body = await _json_body(request, max_body_bytes, threads)
             _require_model(body, served)
             return await answer(body, request)
 
@@ -101,7 +101,7 @@ async def _api_error(request: Request, error: Exception) -> Response:
     return ApiError(500, "the server has failed on this request; its log says why").response()
 
 
-async def _json_body(request: Request, most_bytes: int, threads: ReadingThreads) -> dict[str, Json]:
+async def _json_body(request: Request, max_bytes: int, threads: ReadingThreads) -> dict[str, Json]:
     """The object; `request.state.num_bytes` is its length from then on."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # a page in a browser may send anything else without asking first
@@ -110,15 +110,15 @@ async def _json_body(request: Request, most_bytes: int, threads: ReadingThreads)
     size, data = int(told) if told.isdigit() and len(told) < 19 else 0, bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            if size <= most_bytes:
+            if size <= max_bytes:
                 async for part in request.stream():
                     data += part
-                    if (size := len(data)) > most_bytes:
+                    if (size := len(data)) > max_bytes:
                         break
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s") from None
-    if size > most_bytes:
-        raise ApiError(413, f"the body is longer than {most_bytes:,} bytes; send fewer prompts at once",
+    if size > max_bytes:
+        raise ApiError(413, f"the body is longer than {max_bytes:,} bytes; send fewer prompts at once",
                        headers={"Connection": "close"})  # fmt: skip
     request.state.num_bytes = len(data)
     return await threads.run(request, partial(_parse_body, data))

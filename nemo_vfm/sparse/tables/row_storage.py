@@ -19,7 +19,7 @@ from nemo_vfm.sparse.tables.counter_hash import round_stochastically
 from nemo_vfm.sparse.tables.packed_gradients import PackedGradients, PendingGradient, pack, unpack
 from nemo_vfm.sparse.tables.row_kernels import sum_bags
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer, RowWiseAdaGrad
-from nemo_vfm.sparse.tables.table_spec import DTYPES, MOST_TRITON_COLUMNS, TableSpec
+from nemo_vfm.sparse.tables.table_spec import DTYPES, MAX_TRITON_COLUMNS, TableSpec
 
 _INITIAL_ROWS_AT_ONCE = 1 << 14
 _ROWS_OF_A_BLOCK = 1 << 13
@@ -140,7 +140,7 @@ class RowStorage:
         lr_factor: float,
     ) -> None:  # fmt: skip
         """Update every touched row once with (sum of its gradients) / global_weight * clip_factor."""
-        triton = row_kernels.triton_usable(self.rows_RD) and self.width <= MOST_TRITON_COLUMNS
+        triton = row_kernels.triton_usable(self.rows_RD) and self.width <= MAX_TRITON_COLUMNS
         compiled = self.rows_RD.dtype == torch.float32 and (triton or row_kernels.numba_usable(self.rows_RD))
         # A subclass may update otherwise.
         if compiled and type(optimizer) is RowWiseAdaGrad and not optimizer.weight_decay:
@@ -187,7 +187,7 @@ def _rows_of_a_block(rows_RD: Tensor) -> int:
     return _ROWS_OF_A_BLOCK if row_kernels.numba_usable(rows_RD) else _ROWS_OF_A_BLOCK_IN_TORCH
 
 
-def _blocks(tables: Mapping[str, TableSpec], most_rows: int) -> list[list[str]]:
+def _blocks(tables: Mapping[str, TableSpec], max_rows: int) -> list[list[str]]:
     """Names of tables whose gradients are sorted and summed together: few enough that they stay in the cache.
 
     Neighbours of few rows make a block, so that small tables cost fewer calls; a larger table is one of its own, and
@@ -196,7 +196,7 @@ def _blocks(tables: Mapping[str, TableSpec], most_rows: int) -> list[list[str]]:
     blocks: list[list[str]] = [[]]
     rows = 0
     for name, spec in tables.items():
-        if rows and rows + spec.rows > most_rows:
+        if rows and rows + spec.rows > max_rows:
             blocks.append([])
             rows = 0
         blocks[-1].append(name)

@@ -5,9 +5,9 @@ from typing import Literal
 
 import torch
 
-from nemo_vfm.core.bounds import MOST_ROWS, MOST_WIDTH, require_between
+from nemo_vfm.core.bounds import MAX_ROWS, MAX_WIDTH, require_between
 
-MOST_TRITON_COLUMNS = 1024  #: that one Triton program holds
+MAX_TRITON_COLUMNS = 1024  #: that one Triton program holds
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -35,8 +35,8 @@ class TableSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))
-        require_between(1, MOST_ROWS, rows=self.rows)
-        require_between(1, MOST_WIDTH, width=self.width)
+        require_between(1, MAX_ROWS, rows=self.rows)
+        require_between(1, MAX_WIDTH, width=self.width)
         if not self.features or len(set(self.features)) < len(self.features):
             raise ValueError(f"features {list(self.features)}: name at least one, and each once")
         if self.pooling not in ("sum", "mean", "sequence") or self.dtype not in DTYPES:

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nemo_vfm.sparse.tables.table_spec import MOST_TRITON_COLUMNS
+from nemo_vfm.sparse.tables.table_spec import MAX_TRITON_COLUMNS
 
 _NUMBERS_AT_ONCE, _VALUES_AT_ONCE = 1024, 16  # a program holds them in 8 registers of each thread of four warps
 
@@ -23,7 +23,7 @@ _NUMBERS_AT_ONCE, _VALUES_AT_ONCE = 1024, 16  # a program holds them in 8 regist
 def sum_bags(rows_RD: Tensor, keys_N: Tensor, offsets: Tensor, weights_N: Tensor | None) -> Tensor:
     """See `row_kernels.sum_bags`; rows of bf16 and fp16 become fp32 in registers alone."""
     out_GD = torch.empty(len(offsets) - 1, rows_RD.shape[1], dtype=torch.float32, device=rows_RD.device)
-    columns = min(triton.next_power_of_2(rows_RD.shape[1]), MOST_TRITON_COLUMNS)
+    columns = min(triton.next_power_of_2(rows_RD.shape[1]), MAX_TRITON_COLUMNS)
     grid = len(out_GD), triton.cdiv(rows_RD.shape[1], columns)
     _sum_bags[grid](
         rows_RD, keys_N, offsets, keys_N if weights_N is None else weights_N, out_GD, rows_RD.shape[1],

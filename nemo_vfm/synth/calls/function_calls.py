@@ -29,14 +29,14 @@ class FunctionCalls:
         tools: that may be called.
         requests: for each set of tools.
         none_share: of them that no tool serves: there the assistant calls none, and says so.
-        most_calls: for one request.
+        max_calls: for one request.
     """
 
-    def __init__(self, *, tools: ToolSource, requests: int = 6, none_share: float = 0.2, most_calls: int = 3) -> None:
-        if min(requests, most_calls) < 1 or not 0 <= none_share <= 1:
-            raise ValueError(f"requests {requests} and most_calls {most_calls} must be at least 1, and none_share "
+    def __init__(self, *, tools: ToolSource, requests: int = 6, none_share: float = 0.2, max_calls: int = 3) -> None:
+        if min(requests, max_calls) < 1 or not 0 <= none_share <= 1:
+            raise ValueError(f"requests {requests} and max_calls {max_calls} must be at least 1, and none_share "
                              f"{none_share} from 0 to 1")  # fmt: skip
-        self.tools, self.requests, self.none_share, self.most_calls = tools, requests, none_share, most_calls
+        self.tools, self.requests, self.none_share, self.max_calls = tools, requests, none_share, max_calls
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
         """See `Pipeline`."""
@@ -49,8 +49,8 @@ class FunctionCalls:
     def roles(self) -> Sequence[str]:
         return self.tools.roles()
 
-    def most_rows(self) -> int | None:
-        sets = self.tools.most_sets()
+    def max_rows(self) -> int | None:
+        sets = self.tools.max_sets()
         return None if sets is None else sets * self.requests
 
     def candidates(self) -> Program[Iterable[RowProgram]]:
@@ -96,7 +96,7 @@ class FunctionCalls:
         calls: list[Json] = found if isinstance(found, list) else [found]
         if bool(calls) != served:
             return DroppedRow("no call although a tool fits" if served else "a call although no tool fits")
-        if len(calls) > self.most_calls:
+        if len(calls) > self.max_calls:
             return DroppedRow("too many calls")
         if any(check_call(one, toolset.tools) for one in calls):
             return DroppedRow("a call that does not fit its schema")

@@ -26,7 +26,7 @@ class Toolset:
 class ToolSource(AsksModels, Protocol):
     """Has sets of tools."""
 
-    def most_sets(self) -> int | None:
+    def max_sets(self) -> int | None:
         """How many there are at most; None where a file decides."""
         return None
 
@@ -52,7 +52,7 @@ class MadeTools(ToolSource):
     def prompts(self) -> Mapping[str, frozenset[str]]:
         return {"tools": frozenset({"area", "count"})}
 
-    def most_sets(self) -> int | None:
+    def max_sets(self) -> int | None:
         return self.areas.most()
 
     def toolsets(self) -> Program[Sequence[Toolset]]:

@@ -9,7 +9,7 @@ import re
 from nemo_vfm.core.types.json_value import Json, no_json_number
 
 _BEGIN = re.compile(r"[\[{]")
-_MOST_LETTERS, _MOST_TRIES = 100_000, 20
+_MAX_LETTERS, _MAX_TRIES = 100_000, 20
 _BLOCK = re.compile(r"^`{3,}[^\n`]*\n(.*?)^`{3,}", re.DOTALL | re.MULTILINE)
 _DECODER = json.JSONDecoder(parse_constant=no_json_number)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -26,10 +26,10 @@ def json_in(answer: str) -> Json:
         NoJson: there is none, or it is too long.
     """
     text = answer.strip()
-    if len(text) > _MOST_LETTERS:
+    if len(text) > _MAX_LETTERS:
         raise NoJson
     places = [0, *(match.start() for match in _BEGIN.finditer(text))]
-    for place in places[:_MOST_TRIES]:
+    for place in places[:_MAX_TRIES]:
         try:
             found, end = _DECODER.raw_decode(text, place)
         except (ValueError, RecursionError):
@@ -39,7 +39,7 @@ def json_in(answer: str) -> Json:
     raise NoJson
 
 
-def table_in(answer: str, least_rows: int, most_rows: int) -> str | None:
+def table_in(answer: str, min_rows: int, max_rows: int) -> str | None:
     """The table of an answer, written anew: names of columns, then rows that are as long, with a column of numbers.
 
     Prose before and after it is left out.
@@ -58,7 +58,7 @@ def table_in(answer: str, least_rows: int, most_rows: int) -> str | None:
                 for row in csv.reader(lines[begin:end], strict=True, skipinitialspace=True)]  # fmt: skip
     except csv.Error:
         return None
-    if not rows or not least_rows <= len(rows) - 1 <= most_rows:
+    if not rows or not min_rows <= len(rows) - 1 <= max_rows:
         return None
     names = rows[0]
     if len(names) < 2 or not all(names) or len(set(names)) < len(names) or any(len(row) != len(names) for row in rows):

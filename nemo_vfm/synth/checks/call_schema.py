@@ -10,7 +10,7 @@ from nemo_vfm.core.optional import require
 from nemo_vfm.core.types.json_value import finite_number, no_json_number
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_MOST_LETTERS, _MOST_VALUES, _MOST_DEPTH, _MOST_SHOWN = 100_000, 2_000, 32, 5
+_MAX_LETTERS, _MAX_VALUES, _MAX_DEPTH, _MAX_SHOWN = 100_000, 2_000, 32, 5
 #: Of JSON Schema 2020-12. A pattern that a model wrote may take for ever on a short text; other files are not fetched.
 _REFUSED = {
     "pattern": "matching a pattern may never end", "patternProperties": "matching a pattern may never end",
@@ -68,8 +68,8 @@ def check_call(call: object, tools: Sequence[Mapping[str, Any]]) -> list[str]:
         return [f"call.name: there is no function {_short(name)}; there are {', '.join(sorted(known))}"]
     arguments = function.get("arguments")
     if isinstance(arguments, str):  # a model writes JSON as text; some servers give a mapping
-        if len(arguments) > _MOST_LETTERS:
-            return [f"call.arguments: {len(arguments):,} characters, but at most {_MOST_LETTERS:,} are allowed"]
+        if len(arguments) > _MAX_LETTERS:
+            return [f"call.arguments: {len(arguments):,} characters, but at most {_MAX_LETTERS:,} are allowed"]
         try:
             arguments = json.loads(
                 arguments, parse_constant=no_json_number, parse_float=finite_number, object_pairs_hook=_each_once
@@ -81,7 +81,7 @@ def check_call(call: object, tools: Sequence[Mapping[str, Any]]) -> list[str]:
     if big := _too_big(arguments):
         return [f"call.arguments: {big}"]
     if (schema := known[name].get("parameters")) is None:
-        return [f"call.arguments.{each}: the function has no arguments" for each in sorted(arguments)][:_MOST_SHOWN]
+        return [f"call.arguments.{each}: the function has no arguments" for each in sorted(arguments)][:_MAX_SHOWN]
     # An argument that the schema does not name is a mistake, unless it says that there may be more.
     open_ended = {"additionalProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref"} & {*schema}
     closed = schema if open_ended else {**schema, "additionalProperties": False}
@@ -111,7 +111,7 @@ def _wrong_tool(place: str, tool: object) -> Iterator[str]:
         yield f"{place}: {big}"
         return
     if refused := [*_Walk(schema).mistakes(place, schema)]:
-        yield from refused[:_MOST_SHOWN]
+        yield from refused[:_MAX_SHOWN]
         return
     validator = _jsonschema().Draft202012Validator
     for error in _first(validator(validator.META_SCHEMA).iter_errors(schema)):
@@ -126,7 +126,7 @@ class _Walk:
     """Goes through a schema with what it refers to, and finds what is not followed here."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
-        self._root, self._left = root, _MOST_VALUES
+        self._root, self._left = root, _MAX_VALUES
 
     def mistakes(self, place: str, node: object, inside: frozenset[str] = frozenset()) -> Iterator[str]:
         """Each with its place.
@@ -136,7 +136,7 @@ class _Walk:
         """
         self._left -= 1
         if self._left == 0:
-            yield f"{place}: with all that it refers to, the schema has more than {_MOST_VALUES} parts"
+            yield f"{place}: with all that it refers to, the schema has more than {_MAX_VALUES} parts"
         if self._left <= 0:
             return
         if isinstance(node, Sequence) and not isinstance(node, str):
@@ -176,7 +176,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _first(errors: Iterator[Any]) -> list[Any]:
     """The first few, each once, by place."""
     found = {(tuple(map(str, error.absolute_path)), error.message): error for error in errors}
-    return [found[key] for key in sorted(found)][:_MOST_SHOWN]
+    return [found[key] for key in sorted(found)][:_MAX_SHOWN]
 
 
 def _path(error: Any) -> str:
@@ -191,10 +191,10 @@ def _too_big(value: object) -> str:
         mappings = [inner for one in level if isinstance(one, Mapping) for inner in one.values()]
         lists = [inner for one in level if isinstance(one, list | tuple) for inner in one]
         level, depth, values = mappings + lists, depth + 1, values + len(level)
-        if depth > _MOST_DEPTH:
-            return f"it is nested deeper than {_MOST_DEPTH} levels"
-        if values > _MOST_VALUES:
-            return f"it has more than {_MOST_VALUES:,} values"
+        if depth > _MAX_DEPTH:
+            return f"it is nested deeper than {_MAX_DEPTH} levels"
+        if values > _MAX_VALUES:
+            return f"it has more than {_MAX_VALUES:,} values"
     return ""
 
 

@@ -15,13 +15,13 @@ _ELLIPSIS = re.compile(r"[\[(]\s*(?:\u2026|\.\s?\.\s?\.)\s*[\])]|\u2026|\.\s?\.\
 _EDGE = " .,;:!?'\"-"
 
 
-def quotations(answer: str, least_words: int = 1) -> list[str]:
+def quotations(answer: str, min_words: int = 1) -> list[str]:
     """What an answer quotes: between double quotation marks of any kind, and lines that begin with >.
 
     Single marks are not read, as they are apostrophes too. A mark that is not closed in its paragraph begins nothing.
 
     Args:
-        least_words: shorter ones are left out, such as words that are only mentioned.
+        min_words: shorter ones are left out, such as words that are only mentioned.
 
     Returns:
         each as it is written, without its marks, in the order of the answer.
@@ -35,10 +35,10 @@ def quotations(answer: str, least_words: int = 1) -> list[str]:
             for match in pattern.finditer(paragraph):
                 found.append((begin + match.start(), next(filter(None, match.groups()))))
         begin += len(paragraph)
-    return [text for _, text in sorted(found) if len(re.findall(r"\w+", text)) >= least_words]
+    return [text for _, text in sorted(found) if len(re.findall(r"\w+", text)) >= min_words]
 
 
-def missing_quotations(answer: str, document: str, least_words: int = 1) -> list[str]:
+def missing_quotations(answer: str, document: str, min_words: int = 1) -> list[str]:
     """The quotations of an answer that do not stand in a document.
 
     White space, kinds of quotation marks and dashes, and signs at the edges of a quotation do not matter; capitals do.
@@ -48,7 +48,7 @@ def missing_quotations(answer: str, document: str, least_words: int = 1) -> list
         each as it is written in the answer; empty where all are found, or nothing is quoted.
     """
     text = _normal(document)
-    quoted = quotations(answer, least_words)
+    quoted = quotations(answer, min_words)
     stands = {one: _stands(one, text) for one in dict.fromkeys(quoted)}
     return [one for one in quoted if not stands[one]]
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from nemo_vfm.core.network.thought import split_thought
 
 _RELATIVE = 1e-6
-_MOST_LETTERS, _MOST_ITEMS = 500, 50
+_MAX_LETTERS, _MAX_ITEMS = 500, 50
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{|\S+)")
 _MARKED = re.compile(r"^[ \t]*####[ \t]*(?=\S)", re.MULTILINE)
 _SAID = re.compile(r"\banswer(?:\s+is)?\s*(?:is|are|:|=)\**[ \t]*+(?::[ \t]*+)?(?=\S)", re.IGNORECASE)
@@ -25,7 +25,7 @@ _NO_UNITS = {"and", "or", "if", "when", "where", "sin", "cos", "tan", "log", "ln
 _SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _TRUTHS = ({"yes", "true"}, {"no", "false"})
 Number = Fraction | float
-_MOST_VALUE_LETTERS, _MOST_BITS, _MOST_DEPTH = 300, 4096, 30
+_MAX_VALUE_LETTERS, _MAX_BITS, _MAX_DEPTH = 300, 4096, 30
 _NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+")
 _SCIENTIFIC = re.compile(r"[eE]([+-]?\d{1,2})(?![\w.])")
 _MIXED = re.compile(r"(\d+)\s+(\d+)\s*/\s*(\d+)(?!\s*[\d/])")
@@ -139,7 +139,7 @@ def _is_value(text: str) -> bool:
 
 def _value(text: str) -> _Value | None:
     """What an answer means; None for nothing, or too much."""
-    if len(text) > _MOST_LETTERS:
+    if len(text) > _MAX_LETTERS:
         return None
     for pattern, new in _REWRITTEN:  # delimiters and spaces of LaTeX, and signs that are written in several ways
         text = pattern.sub(new, text)
@@ -175,7 +175,7 @@ def _several(text: str) -> _Several | None:
     between = r"," if brackets else r",\s+(?:and\s+|or\s+)?|\s+(?:and|or)\s+"
     parts = re.split(between, text)
     items = tuple(found for part in parts if (found := _number(part.strip())))
-    if not 2 <= len(parts) <= _MOST_ITEMS or len(items) != len(parts):
+    if not 2 <= len(parts) <= _MAX_ITEMS or len(items) != len(parts):
         return None
     return _Several(items, "" if brackets == "{}" else brackets)
 
@@ -218,7 +218,7 @@ def _equal(one: Number, other: Number) -> bool:
 
 def split_number(text: str) -> NumberWithUnit | None:
     """The number at the beginning of a cleaned text, and the rest of it; None where there is none."""
-    if len(text) > _MOST_VALUE_LETTERS:
+    if len(text) > _MAX_VALUE_LETTERS:
         return None
     reader = _NumberReader(text)
     try:
@@ -271,14 +271,14 @@ class _NumberReader:
         exponent = self._group() if self._next() == "{" else self._signed_number()
         if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent.denominator == 1:
             bits = base.numerator.bit_length() + base.denominator.bit_length()
-            if bits * abs(exponent.numerator) > _MOST_BITS:
+            if bits * abs(exponent.numerator) > _MAX_BITS:
                 raise ValueError
             return base**exponent.numerator
         return _real(float(base) ** float(exponent))
 
     def _atom(self) -> Number:
         self._depth += 1
-        if self._depth > _MOST_DEPTH:
+        if self._depth > _MAX_DEPTH:
             raise ValueError
         try:
             if self._next() in ("(", "{"):

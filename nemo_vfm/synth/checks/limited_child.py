@@ -189,7 +189,7 @@ def _result(order: IO[bytes], folder: str, limits: Limits) -> ProgramResult:
 
 
 def _watch(
-    process: subprocess.Popen[bytes], written: Mapping[str, bytearray], end_s: float, most_bytes: int
+    process: subprocess.Popen[bytes], written: Mapping[str, bytearray], end_s: float, max_bytes: int
 ) -> Ending | None:
     """Read what it writes until it ends, or until a limit is passed, which is the answer."""
     assert process.stdout and process.stderr
@@ -210,7 +210,7 @@ def _watch(
                         written[key.data].extend(data)
                     else:
                         selector.unregister(key.fileobj)
-                if sum(map(len, written.values())) > most_bytes:
+                if sum(map(len, written.values())) > max_bytes:
                     return "output"
                 if over and not streams:
                     return None  # it has ended, and nothing is left in its pipes

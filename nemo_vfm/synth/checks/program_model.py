@@ -15,7 +15,7 @@ from nemo_vfm.core.network.permission import UserOnly
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.checks.limited_child import Ending, Limits, protections, run_python
 
-_MOST_STDERR = 1500  # letters of its end, where the error stands
+_MAX_STDERR = 1500  # letters of its end, where the error stands
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,6 @@ class ProgramModel:
                 raise EndpointFault(f"the program could not be started: {error}") from None
         if done.ending == "refused":
             raise EndpointFault(f"the program was not run: {done.stderr}")
-        end = ProgramEnd(done.ending, done.reached_end, done.stdout, done.stderr[-_MOST_STDERR:])
+        end = ProgramEnd(done.ending, done.reached_end, done.stdout, done.stderr[-_MAX_STDERR:])
         text = json.dumps(asdict(end), ensure_ascii=False)
         return Said(text, "success", f"python {platform.python_version()}", "", 0, 0, done.seconds)

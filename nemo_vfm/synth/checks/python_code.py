@@ -8,7 +8,7 @@ from bisect import bisect_right
 
 _FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*(\w*)[^`]*")
 _PYTHON = {"python", "python3", "py"}
-_MOST_LETTERS = 100_000
+_MAX_LETTERS = 100_000
 _STARTS = ("def", "class", "import", "from", "for", "while", "with", "if", "return", "print(", "assert", "@")
 
 
@@ -51,7 +51,7 @@ def code_in(answer: str) -> str:
 
 def parse(source: str) -> ast.Module | None:
     """The syntax tree; None where the source does not compile."""
-    if len(source) > _MOST_LETTERS:
+    if len(source) > _MAX_LETTERS:
         return None
     try:
         with warnings.catch_warnings():

@@ -32,7 +32,7 @@ FITNESS_PROMPTS = {
     "tests": frozenset({"task", "signatures"}),
     "fitness": frozenset({"task", "solution"}),
 }
-MOST_SCORE = 4
+MAX_SCORE = 4
 _SCORES = ("task", "solution")
 _ENDS = {
     "timeout": "its program takes too long", "memory": "its program takes too much memory",
@@ -70,27 +70,27 @@ class GeneticInstruct:
         offspring: of a colony in a generation.
         population: tasks of a colony at most; the fittest stay.
         examples: that a new task is made from.
-        least_score: that the judge, in the role `judge`, gives to a fit task and to its solution, from 0 to 4.
-        least_tests: assertions of a fit task.
-        most_jaccard: similarity of a task to an earlier one of any colony (n-grams of five letters) at which it is
+        min_score: that the judge, in the role `judge`, gives to a fit task and to its solution, from 0 to 4.
+        min_tests: assertions of a fit task.
+        max_jaccard: similarity of a task to an earlier one of any colony (n-grams of five letters) at which it is
             dropped. Equal ones are dropped before they are solved.
     """
 
     def __init__(
         self, *, seeds: TextBank, mutations: Sequence[SentText], mutation_share: float = 0.5, colonies: int = 4,
-        generations: int = 3, offspring: int = 8, population: int = 16, examples: int = 3, least_score: float = 3.0,
-        least_tests: int = 3, most_jaccard: float = 0.8,
+        generations: int = 3, offspring: int = 8, population: int = 16, examples: int = 3, min_score: float = 3.0,
+        min_tests: int = 3, max_jaccard: float = 0.8,
     ) -> None:  # fmt: skip
-        if min(colonies, generations, offspring, population, examples, least_tests, len(mutations)) < 1:
+        if min(colonies, generations, offspring, population, examples, min_tests, len(mutations)) < 1:
             raise ValueError(f"colonies {colonies}, generations {generations}, offspring {offspring}, population "
-                             f"{population}, examples {examples}, least_tests {least_tests} and the number of "
+                             f"{population}, examples {examples}, min_tests {min_tests} and the number of "
                              f"mutations {len(mutations)} must be at least 1")  # fmt: skip
-        if not 0 <= mutation_share <= 1 or not 0 <= least_score <= MOST_SCORE or not 0.1 <= most_jaccard <= 1:
-            raise ValueError(f"mutation_share {mutation_share} must be from 0 to 1, least_score {least_score} from 0 "
-                             f"to {MOST_SCORE}, and most_jaccard {most_jaccard} from 0.1 to 1")  # fmt: skip
+        if not 0 <= mutation_share <= 1 or not 0 <= min_score <= MAX_SCORE or not 0.1 <= max_jaccard <= 1:
+            raise ValueError(f"mutation_share {mutation_share} must be from 0 to 1, min_score {min_score} from 0 "
+                             f"to {MAX_SCORE}, and max_jaccard {max_jaccard} from 0.1 to 1")  # fmt: skip
         self.seeds, self.colonies, self.generations = seeds, colonies, generations
         self.breeding = Reproduction(tuple(mutations), mutation_share, examples, offspring, population)
-        self.least_score, self.least_tests, self.most_jaccard = least_score, least_tests, most_jaccard
+        self.min_score, self.min_tests, self.max_jaccard = min_score, min_tests, max_jaccard
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
         """See `Pipeline`."""
@@ -99,28 +99,28 @@ class GeneticInstruct:
     def roles(self) -> Sequence[str]:
         return ["judge", "python"]
 
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         return self.colonies * self.generations * self.breeding.offspring
 
     def candidates(self) -> Program[Iterable[RowProgram]]:
         """All offspring by generation, then by colony: those that are fit, and the others with what they lack."""
         seeds = self.seeds.all()
         # A seed has what a task needs to be fit, and no more: descendants soon displace it.
-        colonies = [Colony(place, seeds, 2 * self.least_score, self.breeding) for place in range(self.colonies)]
+        colonies = [Colony(place, seeds, 2 * self.min_score, self.breeding) for place in range(self.colonies)]
         every: list[Offspring] = []
         known = {normalize(seed) for seed in seeds}
         for generation in range(self.generations):
             broods = [colony.offspring(generation) for colony in colonies]
             born = [one for brood in broods for one in brood]
             yield from _new_tasks(born, known)
-            yield from fitness(born, self.least_score, self.least_tests)
+            yield from fitness(born, self.min_score, self.min_tests)
             for colony, brood in zip(colonies, broods, strict=True):
                 colony.admit(brood)
             every += born
             if not any(isinstance(one.end, Draft) for one in born):
                 break
         fit = [one for one in every if isinstance(one.end, Draft)]
-        near = near_duplicates([one.task for one in fit], threshold=self.most_jaccard) if fit else {}
+        near = near_duplicates([one.task for one in fit], threshold=self.max_jaccard) if fit else {}
         for place in near:
             fit[place].end = DroppedRow("nearly an earlier task")
         # Everything about them was asked when they were born.
@@ -144,12 +144,12 @@ def _new_tasks(offspring: Sequence[Offspring], known: set[str]) -> Program[None]
             known.add(task)
 
 
-def fitness(offspring: Sequence[Offspring], least_score: float, least_tests: int) -> Program[None]:
+def fitness(offspring: Sequence[Offspring], min_score: float, min_tests: int) -> Program[None]:
     """Solve the tasks, write tests, run them and judge; each that is open ends as a row, dropped or failed.
 
     A step is asked for all tasks at once.
     """
-    trials = [(one, _trial(one, least_score, least_tests)) for one in offspring if one.end is None]
+    trials = [(one, _trial(one, min_score, min_tests)) for one in offspring if one.end is None]
     asks = [next(trial) for _, trial in trials]
     while trials:
         still, following = [], []
@@ -164,7 +164,7 @@ def fitness(offspring: Sequence[Offspring], least_score: float, least_tests: int
         trials, asks = still, following
 
 
-def _trial(one: Offspring, least_score: float, least_tests: int) -> Generator[Ask, str, Draft | DroppedRow]:
+def _trial(one: Offspring, min_score: float, min_tests: int) -> Generator[Ask, str, Draft | DroppedRow]:
     """What becomes of one task."""
     answer = yield Ask("solve", {"task": one.task})
     if not (solution := code_in(answer)):
@@ -177,7 +177,7 @@ def _trial(one: Offspring, least_score: float, least_tests: int) -> Generator[As
     tests = code_in((yield Ask("tests", {"task": one.task, "signatures": "\n".join(signatures(tree))})))
     if not tests or (test_tree := parse(tests)) is None:
         return DroppedRow("tests that do not compile")
-    if (count := num_assertions(test_tree, names - defined_names(test_tree))) < least_tests:
+    if (count := num_assertions(test_tree, names - defined_names(test_tree))) < min_tests:
         return DroppedRow("too few tests")
     program = {"role": "user", "content": f"{solution.rstrip()}\n\n{tests}"}
     end = end_in((yield Ask(None, before=[program], model="python")))
@@ -185,10 +185,10 @@ def _trial(one: Offspring, least_score: float, least_tests: int) -> Generator[As
         return DroppedRow(_ENDS.get(end.ending, "a solution that fails its tests"))
     scores = scores_of((yield Ask("fitness", {"task": one.task, "solution": solution}, model="judge")))
     for name in _SCORES:
-        if not 0 <= scores.get(name, -1) <= MOST_SCORE:
-            raise RowFailed(f"the judge gave the {name} no number from 0 to {MOST_SCORE}")
+        if not 0 <= scores.get(name, -1) <= MAX_SCORE:
+            raise RowFailed(f"the judge gave the {name} no number from 0 to {MAX_SCORE}")
     one.scores = {name: scores[name] for name in _SCORES}
-    if min(one.scores.values()) < least_score:
+    if min(one.scores.values()) < min_score:
         return DroppedRow("judged below the least score")
     messages = [said("user", one.task), said("assistant", answer)]
     verifier = f"python: {count} of {count} tests pass"

@@ -12,7 +12,7 @@ _VERDICT = re.compile(r"[\W_]*(safe|unsafe)[\W_]*(.*)", re.IGNORECASE | re.DOTAL
 _CODES = re.compile(r"\s*[A-Z]\d{1,2}(?:\s*,\s*[A-Z]\d{1,2})*[\s.*`]*")
 # A code, or the name of a category in a few words.
 _NAME = re.compile(r"[\s*`-]*([A-Z]\d{1,2}(?=[.\s*`]*$)|[^\W_][^.!?]{1,39}?(?=[\s*`]*$))[.\s*`]*")
-_MOST_WORDS = 5
+_MAX_WORDS = 5
 _NO_VERDICT = "the guard said neither safe nor unsafe with categories"
 
 
@@ -66,7 +66,7 @@ def unsafe_categories(answer: str) -> list[str] | None:
     items = [item for item in re.split(r"[,\n]", f"{found[2]}\n{rest}") if item.strip()]
     if found[1].lower() == "safe" and not items:
         return None
-    names = [_NAME.fullmatch(item) for item in items if len(item.split()) <= _MOST_WORDS]
+    names = [_NAME.fullmatch(item) for item in items if len(item.split()) <= _MAX_WORDS]
     if found[1].lower() == "safe" or len(names) < len(items) or not all(names):
         raise RowFailed(_NO_VERDICT)
     return [name[1] for name in names if name]

@@ -20,8 +20,8 @@ LANGUAGES = [
     "pl", "ps", "pt", "qu", "ro", "ru", "rw", "sa", "se", "si", "sk", "sl", "sn", "so", "sq", "sr", "st", "sv", "sw",
     "ta", "te", "tg", "th", "tk", "tl", "tr", "tt", "ug", "uk", "ur", "uz", "vi", "vo", "wa", "xh", "yo", "zh", "zu",
 ]  # fmt: skip
-_MOST_LETTERS = 5_000  # of a text that are looked at
-_LEAST_PROBABILITY = 0.5
+_MAX_LETTERS = 5_000  # of a text that are looked at
+_MIN_PROBABILITY = 0.5
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`|https?://\S+", re.DOTALL)
 
 
@@ -58,11 +58,11 @@ class KeptLanguages:
 
 def language_of(text: str) -> str | None:
     """One of `LANGUAGES`; None where a text is too short, or in none. Blocks of code and addresses are left out."""
-    plain = _CODE.sub(" ", text)[:_MOST_LETTERS]
+    plain = _CODE.sub(" ", text)[:_MAX_LETTERS]
     if not any(letter.isalpha() for letter in plain):
         return None
     language, probability = _identifier().classify(plain)
-    return ("nb" if language == "no" else language) if probability >= _LEAST_PROBABILITY else None
+    return ("nb" if language == "no" else language) if probability >= _MIN_PROBABILITY else None
 
 
 @cache

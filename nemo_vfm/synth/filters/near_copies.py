@@ -21,24 +21,24 @@ class NearCopies:
         turns: whose text is compared.
         shingles: what is compared: 5 characters suit short texts; for long ones take `{unit: words, size: 3}`.
         num_hashes: numbers of a signature.
-        most_gb: memory for all that is kept, in GB (10^9 bytes); where it does not do, the run ends and says so.
+        max_gb: memory for all that is kept, in GB (10^9 bytes); where it does not do, the run ends and says so.
     """
 
     def __init__(
         self, *, threshold: float = 0.8, turns: Turns = "user", shingles: Shingles = Shingles(),
-        num_hashes: int = NUM_HASHES, most_gb: float = 4.0,
+        num_hashes: int = NUM_HASHES, max_gb: float = 4.0,
     ) -> None:  # fmt: skip
         require_turns(turns)
-        require_between(0.001, 10_000, most_gb=most_gb)
+        require_between(0.001, 10_000, max_gb=max_gb)
         bands_for(threshold, num_hashes)
         self.threshold, self.turns, self.shingles = threshold, turns, shingles
-        self.num_hashes, self.most_gb = num_hashes, most_gb
+        self.num_hashes, self.max_gb = num_hashes, max_gb
 
     def opened(self) -> Callable[[Draft], str | None]:
         """See `OrderedFilter`.
 
         Its rule raises:
-            UserError: the rows that passed take more than `most_gb`.
+            UserError: the rows that passed take more than `max_gb`.
         """
         index = NearTextIndex(threshold=self.threshold, shingles=self.shingles, num_hashes=self.num_hashes)
 
@@ -47,10 +47,10 @@ class NearCopies:
             if next(index.matches(text), None) is not None:
                 return "near copy"
             index.enter(text)
-            if index.size() > self.most_gb * 1e9:
+            if index.size() > self.max_gb * 1e9:
                 raise UserError(
-                    f"the texts of {len(index):,} rows that NearCopies compares with need more than its most_gb "
-                    f"{self.most_gb:g}; raise it, or make fewer rows in a run. Answers are kept, and no question is "
+                    f"the texts of {len(index):,} rows that NearCopies compares with need more than its max_gb "
+                    f"{self.max_gb:g}; raise it, or make fewer rows in a run. Answers are kept, and no question is "
                     "asked again"
                 )
             return None

@@ -34,28 +34,28 @@ class ClosedQa(Pipeline):
         column: that holds a document's text.
         licence: column with a document's licence; None takes the column `licence` where there is one.
         instructions: of each kind and document.
-        most_words: documents of more words are left out, as a model's context is limited.
-        least_quotations: that an answer must have; all that it has must stand in the document.
-        least_words: shorter quotations are not looked at: a word is often only mentioned.
+        max_words: documents of more words are left out, as a model's context is limited.
+        min_quotations: that an answer must have; all that it has must stand in the document.
+        min_words: shorter quotations are not looked at: a word is often only mentioned.
         seed: of the draw of templates.
     """
 
     def __init__(
         self, *, documents: RowSource, kinds: Mapping[str, SentText], templates: Mapping[str, Prompt],
-        column: str = "text", licence: str | None = None, instructions: int = 1, most_words: int = 2000,
-        least_quotations: int = 1, least_words: int = 3, seed: int = 0,
+        column: str = "text", licence: str | None = None, instructions: int = 1, max_words: int = 2000,
+        min_quotations: int = 1, min_words: int = 3, seed: int = 0,
     ) -> None:  # fmt: skip
-        if not kinds or not templates or min(instructions, most_words, least_words) < 1 or least_quotations < 0:
+        if not kinds or not templates or min(instructions, max_words, min_words) < 1 or min_quotations < 0:
             raise ValueError(f"kinds ({len(kinds)}) and templates ({len(templates)}) must not be empty, instructions "
-                             f"{instructions}, most_words {most_words} and least_words {least_words} at least 1, "
-                             f"least_quotations {least_quotations} at least 0")  # fmt: skip
+                             f"{instructions}, max_words {max_words} and min_words {min_words} at least 1, "
+                             f"min_quotations {min_quotations} at least 0")  # fmt: skip
         for name, template in templates.items():
             if template.names() != _PLACES:
                 raise ValueError(f"the template {name} must have the places {{document}} and {{instruction}}, and has "
                                  f"{', '.join(sorted(template.names())) or 'none'}")  # fmt: skip
         self.documents, self.kinds, self.templates, self.column = documents, dict(kinds), dict(templates), column
-        self.licence, self.instructions, self.most_words = licence, instructions, most_words
-        self.least_quotations, self.least_words, self.seed = least_quotations, least_words, seed
+        self.licence, self.instructions, self.max_words = licence, instructions, max_words
+        self.min_quotations, self.min_words, self.seed = min_quotations, min_words, seed
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
         return {**LIST_PROMPTS, "instructions": frozenset({"count", "kind", "document"})}
@@ -70,8 +70,8 @@ class ClosedQa(Pipeline):
             words = 0 if given.fault else len(given.text(self.column).split())
             if given.fault or not words:
                 yield ended_row(given.fault or "the document is empty")
-            elif words > self.most_words:
-                yield ended_row(DroppedRow(f"the document has more than {self.most_words:,} words"))
+            elif words > self.max_words:
+                yield ended_row(DroppedRow(f"the document has more than {self.max_words:,} words"))
             else:
                 yield from (self.row(given, kind, place) for kind in self.kinds for place in range(self.instructions))
 
@@ -92,10 +92,10 @@ class ClosedQa(Pipeline):
         template = self.templates[name]
         user = said("user", template.fill({"document": document, "instruction": instruction}))
         (answer,) = texts_of((yield [Ask(None, before=(user,))]))
-        quoted = quotations(answer, self.least_words)
-        if len(quoted) < self.least_quotations:
+        quoted = quotations(answer, self.min_words)
+        if len(quoted) < self.min_quotations:
             return DroppedRow("the answer quotes too little")
-        if missing_quotations(answer, document, self.least_words):
+        if missing_quotations(answer, document, self.min_words):
             return DroppedRow("a quotation is not in the document")
         parents = {"document": given.where, "kind": kind, "instruction": instruction}
         return Draft(

@@ -40,7 +40,7 @@ class Incapable:
     def roles(self) -> Sequence[str]:
         return ["judge"]
 
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         return len(self.limits) * self.requests * self.lists
 
     def candidates(self) -> Program[Iterable[RowProgram]]:

@@ -29,7 +29,7 @@ class KeywordTasks(Pipeline):
 
     Args:
         bank: the keywords.
-        most_keywords: how many of them are used, the first ones; None uses all.
+        max_keywords: how many of them are used, the first ones; None uses all.
         sort: whether the model is asked first which keywords are about the subject (prompt `about`), as banks need
             that are taken from an encyclopedia. Where its answer does not begin with yes, the keyword is left out.
         tasks: of each keyword and level.
@@ -38,13 +38,13 @@ class KeywordTasks(Pipeline):
     """
 
     def __init__(
-        self, *, bank: TextBank, most_keywords: int | None = None, sort: bool = False, tasks: int = 2,
+        self, *, bank: TextBank, max_keywords: int | None = None, sort: bool = False, tasks: int = 2,
         levels: Sequence[SentText] = ("",), code: bool = False,
     ) -> None:  # fmt: skip
-        if min(tasks, len(levels), 1 if most_keywords is None else most_keywords) < 1:
-            raise ValueError(f"tasks {tasks}, most_keywords {most_keywords} and the number of levels {len(levels)} "
+        if min(tasks, len(levels), 1 if max_keywords is None else max_keywords) < 1:
+            raise ValueError(f"tasks {tasks}, max_keywords {max_keywords} and the number of levels {len(levels)} "
                              "must be at least 1")  # fmt: skip
-        self.bank, self.most_keywords, self.sort = bank, most_keywords, sort
+        self.bank, self.max_keywords, self.sort = bank, max_keywords, sort
         self.tasks, self.levels, self.code = tasks, tuple(levels), code
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
@@ -52,8 +52,8 @@ class KeywordTasks(Pipeline):
         tasks = {"tasks": frozenset({"count", "keyword", "level"}), "answer": frozenset({"task"})}
         return {**LIST_PROMPTS, **about, **tasks}
 
-    def most_rows(self) -> int | None:
-        known = [one for one in (self.bank.most(), self.most_keywords) if one is not None]
+    def max_rows(self) -> int | None:
+        known = [one for one in (self.bank.most(), self.max_keywords) if one is not None]
         return min(known) * self.tasks * len(self.levels) if known else None
 
     def candidates(self) -> Program[Iterable[RowProgram]]:
@@ -67,7 +67,7 @@ class KeywordTasks(Pipeline):
 
     def _find_tasks(self) -> Program[dict[str, dict[str, str]]]:
         """Each task once, with its keyword and level."""
-        keywords = self.bank.all()[: self.most_keywords]
+        keywords = self.bank.all()[: self.max_keywords]
         if self.sort:
             answers = yield [Ask("about", {"keyword": keyword}) for keyword in keywords]
             keywords = [word for word, answer in zip(keywords, answers, strict=True)

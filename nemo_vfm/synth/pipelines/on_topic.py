@@ -45,7 +45,7 @@ class OnTopic:
     def roles(self) -> Sequence[str]:
         return ["judge"]
 
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         return self.domains * self.purposes
 
     def candidates(self) -> Program[Iterable[RowProgram]]:

@@ -47,24 +47,24 @@ class Preferences(TaskPipeline):
             and some wrong; `judge` where it prefers the same of two answers in both orders; `reward` between the
             answers with the highest and the lowest reward.
         reward: how rewards are made; a chosen answer below its `least` drops the row, unless truth decided.
-        least_margin: between two rewards, below which neither is better.
+        min_margin: between two rewards, below which neither is better.
         score_all: ask for the rewards of both answers, whichever judge decides: RPO needs them.
     """
 
     def __init__(
         self, *, tasks: TaskSource, responders: Sequence[str] = (GENERATOR,), samples: int = 1,
-        by: Sequence[Decider] = ("truth", "judge", "reward"), reward: Reward = Reward(), least_margin: float = 0.0,
+        by: Sequence[Decider] = ("truth", "judge", "reward"), reward: Reward = Reward(), min_margin: float = 0.0,
         score_all: bool = False,
     ) -> None:  # fmt: skip
         if len(set(responders)) * samples < 2 or len(set(responders)) < len(responders):
             raise ValueError(f"responders {list(responders)} and samples {samples} must give at least two answers, and "
                              "name each responder once")  # fmt: skip
-        if not by or len(set(by)) < len(by) or least_margin < 0:
+        if not by or len(set(by)) < len(by) or min_margin < 0:
             raise ValueError(
-                f"by {list(by)} must name each decider once, and least_margin {least_margin} must be at least 0"
+                f"by {list(by)} must name each decider once, and min_margin {min_margin} must be at least 0"
             )
         self.tasks, self.responders, self.samples, self.by = tasks, tuple(responders), samples, tuple(by)
-        self.reward, self.least_margin = reward, least_margin
+        self.reward, self.min_margin = reward, min_margin
         self.scored = score_all or reward.least is not None
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
@@ -125,7 +125,7 @@ class Preferences(TaskPipeline):
         scores = yield from self._rewards(task, answers)
         order = sorted(range(len(answers)), key=lambda place: scores[place]["reward"])
         margin = scores[order[-1]]["reward"] - scores[order[0]]["reward"]
-        return (answers[order[-1]], answers[order[0]]) if margin > self.least_margin else None
+        return (answers[order[-1]], answers[order[0]]) if margin > self.min_margin else None
 
     def _rewards(self, task: Task, answers: Sequence[_Answer]) -> Program[list[dict[str, float]]]:
         asks = [self.reward.ask([*task.messages, said("assistant", one.text)]) for one in answers]

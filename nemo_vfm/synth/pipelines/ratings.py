@@ -29,15 +29,15 @@ class Ratings(TaskPipeline):
         tasks: what is answered.
         responder: role of the model that answers.
         raters: how often the judge is asked; a row has the means.
-        most_spread: between the highest and the lowest rating of an attribute; above it the row is dropped.
+        max_spread: between the highest and the lowest rating of an attribute; above it the row is dropped.
     """
 
     def __init__(
-        self, *, tasks: TaskSource, responder: str = GENERATOR, raters: int = 1, most_spread: int = _MOST
+        self, *, tasks: TaskSource, responder: str = GENERATOR, raters: int = 1, max_spread: int = _MOST
     ) -> None:
-        if raters < 1 or not 0 <= most_spread <= _MOST:
-            raise ValueError(f"raters {raters} must be at least 1, and most_spread {most_spread} from 0 to {_MOST}")
-        self.tasks, self.responder, self.raters, self.most_spread = tasks, responder, raters, most_spread
+        if raters < 1 or not 0 <= max_spread <= _MOST:
+            raise ValueError(f"raters {raters} must be at least 1, and max_spread {max_spread} from 0 to {_MOST}")
+        self.tasks, self.responder, self.raters, self.max_spread = tasks, responder, raters, max_spread
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
         return {**self.tasks.prompts(), "rate": frozenset({"transcript", "answer"})}
@@ -57,7 +57,7 @@ class Ratings(TaskPipeline):
                     raise RowFailed(f"the judge gave no {name} as a whole number from 0 to {_MOST}")
             ratings.append({name: int(scores[name]) for name in ATTRIBUTES})
         columns = {name: [rating[name] for rating in ratings] for name in ATTRIBUTES}
-        if any(max(column) - min(column) > self.most_spread for column in columns.values()):
+        if any(max(column) - min(column) > self.max_spread for column in columns.values()):
             return DroppedRow("raters disagree")
         means = {name: fmean(column) for name, column in columns.items()}
         messages = [*task.messages, said("assistant", answer)]

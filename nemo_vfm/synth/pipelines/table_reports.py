@@ -61,7 +61,7 @@ class TableReports:
     def roles(self) -> Sequence[str]:
         return ["python"]
 
-    def most_rows(self) -> int | None:
+    def max_rows(self) -> int | None:
         return num_topics(self.topics) * self.tables * self.questions
 
     def candidates(self) -> Program[Iterable[RowProgram]]:

@@ -61,7 +61,7 @@ class TopicTasks:
     def roles(self) -> Sequence[str]:
         return () if self.check_by in ("", GENERATOR) else (self.check_by,)
 
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         return num_topics(self.topics) * self.subtopics * self.tasks * len(self.levels)
 
     def candidates(self) -> Program[Iterable[RowProgram]]:

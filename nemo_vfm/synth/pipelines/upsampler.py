@@ -35,30 +35,30 @@ class Upsampler(Pipeline):
         rows: with captions: shards of clips, or a file.
         column: that holds a caption.
         licence: column with a caption's licence; None takes the column `licence` where there is one.
-        least_caption_words: shorter captions leave nothing to add.
-        most_caption_words: longer captions are left out, as a model's context is limited.
+        min_caption_words: shorter captions leave nothing to add.
+        max_caption_words: longer captions are left out, as a model's context is limited.
         prompt_words: least and most words of the prompt.
-        most_share: of the caption's words that the prompt may have.
-        most_new_words: words of the prompt that the caption lacks, beside those that any request may have; numbers and
+        max_share: of the caption's words that the prompt may have.
+        max_new_words: words of the prompt that the caption lacks, beside those that any request may have; numbers and
             names are never new. Languages without spaces between words cannot be judged so.
         system: the system prompt of the model; empty leaves the turn out.
     """
 
     def __init__(
         self, *, rows: RowSource, column: str = "caption", licence: str | None = None,
-        least_caption_words: int = 20, most_caption_words: int = 400, prompt_words: tuple[int, int] = (2, 12),
-        most_share: float = 0.5, most_new_words: int = 0, system: SentText = "",
+        min_caption_words: int = 20, max_caption_words: int = 400, prompt_words: tuple[int, int] = (2, 12),
+        max_share: float = 0.5, max_new_words: int = 0, system: SentText = "",
     ) -> None:  # fmt: skip
         least, most = prompt_words
-        if not 1 <= least <= most or not 1 <= least_caption_words <= most_caption_words:
-            raise ValueError(f"prompt_words {list(prompt_words)}, and least_caption_words {least_caption_words} and "
-                             f"most_caption_words {most_caption_words}, must increase from at least 1")  # fmt: skip
-        if not 0 < most_share <= 1 or most_new_words < 0:
-            raise ValueError(f"most_share {most_share:g} must be above 0 and at most 1, most_new_words "
-                             f"{most_new_words} at least 0")  # fmt: skip
+        if not 1 <= least <= most or not 1 <= min_caption_words <= max_caption_words:
+            raise ValueError(f"prompt_words {list(prompt_words)}, and min_caption_words {min_caption_words} and "
+                             f"max_caption_words {max_caption_words}, must increase from at least 1")  # fmt: skip
+        if not 0 < max_share <= 1 or max_new_words < 0:
+            raise ValueError(f"max_share {max_share:g} must be above 0 and at most 1, max_new_words "
+                             f"{max_new_words} at least 0")  # fmt: skip
         self.rows, self.column, self.licence = rows, column, licence
-        self.least_caption_words, self.most_caption_words = least_caption_words, most_caption_words
-        self.prompt_words, self.most_share, self.most_new_words = (least, most), most_share, most_new_words
+        self.min_caption_words, self.max_caption_words = min_caption_words, max_caption_words
+        self.prompt_words, self.max_share, self.max_new_words = (least, most), max_share, max_new_words
         self.system = system
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
@@ -75,25 +75,25 @@ class Upsampler(Pipeline):
             raise RowFailed(given.fault)
         caption = given.text(self.column).strip()
         words = len(caption.split())
-        if words < self.least_caption_words:
-            return DroppedRow(f"a caption of fewer than {self.least_caption_words} words")
-        if words > self.most_caption_words:
-            return DroppedRow(f"a caption of more than {self.most_caption_words} words")
+        if words < self.min_caption_words:
+            return DroppedRow(f"a caption of fewer than {self.min_caption_words} words")
+        if words > self.max_caption_words:
+            return DroppedRow(f"a caption of more than {self.max_caption_words} words")
         least, most = self.prompt_words
         values = {"caption": caption, "least": str(least), "most": str(most)}
         prompt = as_typed(*texts_of((yield [Ask("short_prompt", values)])))
         if not least <= len(prompt.split()) <= most:
             return DroppedRow(f"a prompt of fewer than {least} or more than {most} words")
-        if len(prompt.split()) > self.most_share * words:
+        if len(prompt.split()) > self.max_share * words:
             return DroppedRow("a prompt that is hardly shorter than its caption")
         new = new_words(prompt, caption)
-        if len(new) > self.most_new_words or any(_is_fact(word, prompt) for word in new):
+        if len(new) > self.max_new_words or any(_is_fact(word, prompt) for word in new):
             return DroppedRow("a prompt that names something not in its caption")
         system = [said("system", self.system)] if self.system else []
         return Draft(
             [*system, said("user", prompt), said("assistant", caption)], {"given": given.where},
             verifier="words/1: the prompt names nothing that is not in the "
-                     "caption" if not self.most_new_words else "",
+                     "caption" if not self.max_new_words else "",
             licence=licence_of(given, self.licence),
         )  # fmt: skip
 

@@ -9,12 +9,12 @@ from typing import TypeVar
 from nemo_vfm.synth.programs.row_program import Ask, NoAnswer, Program, RowFailed
 
 Place = TypeVar("Place")
-_MOST_ROUNDS = 2
+_MAX_ROUNDS = 2
 LIST_PROMPTS = {"as_list": frozenset({"answer"}), "again": frozenset({"count"})}
 _MARK = re.compile(r"^\s*(?:[-*\u2022\u2013]|\(?\d{1,3}[.):]|[a-zA-Z][.)])\s+(?P<item>\S.*)$")
 _FENCE = re.compile(r"^[ \t]*```.*$", re.MULTILINE)
 _QUOTES = "\"'\u201c\u201d\u2018\u2019"
-_MOST_LETTERS = 2000
+_MAX_LETTERS = 2000
 
 
 def lists_of(asks: Sequence[Ask], most: int) -> Program[list[list[str]]]:
@@ -25,7 +25,7 @@ def lists_of(asks: Sequence[Ask], most: int) -> Program[list[list[str]]]:
     """
     found: list[list[str]] = [[] for _ in asks]
     open_asks = dict(enumerate(asks))
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         answers = (yield list(open_asks.values())) if open_asks else []
         texts = ["" if isinstance(answer, NoAnswer) else answer for answer in answers]
         lists = [items_of(text, most) for text in texts]
@@ -96,7 +96,7 @@ def items_of(answer: str, most: int) -> list[str]:
         if len(plain) > 1 and plain[0] in _QUOTES and plain[-1] in _QUOTES:
             plain = plain[1:-1].strip()
         if plain:
-            once.setdefault(plain_words(plain[:_MOST_LETTERS]), plain[:_MOST_LETTERS])
+            once.setdefault(plain_words(plain[:_MAX_LETTERS]), plain[:_MAX_LETTERS])
     return list(once.values())[:most]
 
 

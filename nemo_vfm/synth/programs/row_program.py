@@ -97,7 +97,7 @@ class AsksModels(Protocol):
 class Pipeline(AsksModels, Protocol):
     """Makes rows."""
 
-    def most_rows(self) -> int | None:
+    def max_rows(self) -> int | None:
         """How many it could make at most; None where its data decide."""
         return None
 
@@ -153,7 +153,7 @@ def parents_of(task: str, place: Mapping[str, str]) -> dict[str, Json]:
 class TaskSource(AsksModels, Protocol):
     """Has tasks."""
 
-    def most_rows(self) -> int | None:
+    def max_rows(self) -> int | None:
         """How many there are at most; None where its data decide."""
         return None
 
@@ -175,9 +175,9 @@ class TaskPipeline(Pipeline, Protocol):
         """Those of the tasks."""
         return self.tasks.roles()
 
-    def most_rows(self) -> int | None:
+    def max_rows(self) -> int | None:
         """As many as there are tasks."""
-        return self.tasks.most_rows()
+        return self.tasks.max_rows()
 
     def candidates(self) -> Program[Iterable[RowProgram]]:
         """A row of each task."""

@@ -36,7 +36,7 @@ from nemo_vfm.synth.programs.row_program import (
     is_conversation,
 )
 
-_MOST_REASONS = 200
+_MAX_REASONS = 200
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Synthesize:
     ) -> None:  # fmt: skip
         if rows < 1 or not 0 <= min_yield <= 1:
             raise ValueError(f"rows {rows} must be at least 1, and min_yield {min_yield} from 0 to 1")
-        most = pipeline.most_rows()
+        most = pipeline.max_rows()
         if most is not None and rows > most:
             raise ValueError(f"rows is {rows:,}, but the pipeline makes at most {most:,}; raise the pipeline's numbers")
         self.pipeline, self.generator, self.models = pipeline, generator, dict(models or {})
@@ -143,9 +143,9 @@ class Synthesize:
                     }  # fmt: skip
                     rows.kept[ended.number] = row_of(ended, ended.result, facts)
                 elif isinstance(ended.result, DroppedRow):
-                    rows.dropped[ended.result.rule[:_MOST_REASONS]] += 1
+                    rows.dropped[ended.result.rule[:_MAX_REASONS]] += 1
                 else:
-                    rows.failed[ended.result[:_MOST_REASONS]] += 1
+                    rows.failed[ended.result[:_MAX_REASONS]] += 1
                 if rows.count % 1000 == 0:
                     log.info(f"{len(rows.kept):,} of {self.rows:,} rows, {rows.count:,} candidates")
         except NemoVfmError as error:

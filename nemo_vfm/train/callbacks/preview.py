@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core import ranks
-from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, frame_rate, require_between
+from nemo_vfm.core.bounds import MAX_FRAMES, MAX_SIDE_PX, frame_rate, require_between
 from nemo_vfm.core.frame_count import PixelFrames
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.data.video.fit_to_bucket import given_frames
@@ -68,9 +68,9 @@ class Preview:
             raise ValueError(
                 f"given has {len(given)} files for {len(prompts)} prompts; give one for each, or one for all"
             )
-        require_between(1, MOST_FRAMES, num_frames=num_frames)
+        require_between(1, MAX_FRAMES, num_frames=num_frames)
         require_between(1, num_frames, given_frames=given_frames.count)
-        require_between(1, MOST_SIDE_PX, height_px=height_px, width_px=width_px)
+        require_between(1, MAX_SIDE_PX, height_px=height_px, width_px=width_px)
         self.pipeline, self.prompts, self.every_steps = pipeline, prompts, every_steps
         self.num_frames, self.height_px, self.width_px, self.fps = num_frames, height_px, width_px, frame_rate(fps)
         self.given = tuple(given)

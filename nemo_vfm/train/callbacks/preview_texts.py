@@ -20,21 +20,21 @@ class PreviewTexts:
         tokenizer: the one that the tokens came from.
         prompts: texts to continue, which are not part of the output; an empty one begins a document.
         every_steps: optimizer steps between previews; there is always one at the end.
-        most_tokens: that a text gets at most.
+        max_tokens: that a text gets at most.
         choice: how the next token is chosen.
     """
 
     def __init__(
-        self, *, tokenizer: Tokenizer, prompts: Sequence[str], every_steps: int, most_tokens: int = 128,
+        self, *, tokenizer: Tokenizer, prompts: Sequence[str], every_steps: int, max_tokens: int = 128,
         choice: Choice = Choice(temperature=0.7, top_p=0.95),
     ) -> None:  # fmt: skip
-        if min(every_steps, most_tokens) < 1 or not prompts:
+        if min(every_steps, max_tokens) < 1 or not prompts:
             raise ValueError(
-                f"every_steps ({every_steps}) and most_tokens ({most_tokens}) must be at least 1, and prompts must not "
+                f"every_steps ({every_steps}) and max_tokens ({max_tokens}) must be at least 1, and prompts must not "
                 f"be empty"
             )
         self.tokenizer, self.prompts, self.every_steps = tokenizer, tuple(prompts), every_steps
-        self.most_tokens, self.choice = most_tokens, choice
+        self.max_tokens, self.choice = max_tokens, choice
 
     def on_start(self, fit: TrainState) -> None:
         """Say where nothing will come."""
@@ -59,6 +59,6 @@ class PreviewTexts:
         end = self.tokenizer.end()
         beginnings = [tokens or [end] for tokens in self.tokenizer.encode(self.prompts)]
         seeds = [derive(seed, "preview", place) for place in range(len(beginnings))]
-        found = generate(model, beginnings, most_new=self.most_tokens, choice=self.choice, seeds=seeds,
+        found = generate(model, beginnings, max_new=self.max_tokens, choice=self.choice, seeds=seeds,
                          stop=frozenset([end]), device=device())  # fmt: skip
         return [self.tokenizer.decode(tokens) for tokens in found]

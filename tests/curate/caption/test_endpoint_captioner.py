@@ -87,7 +87,7 @@ def test_each_clip_gets_the_words_about_its_own_pictures(server, media, tmp_path
     records = [record(number) for number in range(6)]
     told = write(records, media, tmp_path, vlm=captioner(server, send=send, pace=at_once(4)))
     assert [r.caption for r in records] == [f"a wall of grey {level}" for level in LEVELS]
-    assert 1 < server.most_at_once <= 4 and told.tokens_in == 66
+    assert 1 < server.max_at_once <= 4 and told.tokens_in == 66
     assert len(list(pictures(server.questions[0]))) == (12 if send == "video" else 8)
     facts = clip_json(records[0])
     assert (facts["caption_by"], facts["caption_model"], facts["caption_revision"]) == ("endpoint", "tiny-vlm", "fp_1")

@@ -79,7 +79,7 @@ def test_folders_tars_streams_and_curation_find_the_same_caption(tmp_path_factor
     assert Sidecar().caption(record(video)) == ((expected, "sidecar") if expected else None)
 
 
-def test_a_clip_takes_the_caption_it_shares_most_frames_with(tmp_path):
+def test_a_clip_takes_the_caption_it_shares_max_frames_with(tmp_path):
     (tmp_path / "a.json").write_text(shots((0, 10, "one"), (10, 30, "two"), (30, 40, "three")))
     said = [Sidecar().caption(record(tmp_path / "a.mp4", *span)) for span in ((0, 11), (8, 31), (29, 40), (50, 60))]
     assert said == [("one", "sidecar"), ("two", "sidecar"), ("three", "sidecar"), None]

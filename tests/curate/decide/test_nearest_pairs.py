@@ -75,7 +75,7 @@ def test_a_stage_without_a_rule_has_pairs_and_no_threshold():
     ]
 
 
-def test_the_most_alike_stand_together_and_not_with_the_clip_that_would_stand_for_all():
+def test_the_max_alike_stand_together_and_not_with_the_clip_that_would_stand_for_all():
     records = [record(0, 0.1, False), record(1, 0.5, False), record(2, 0.625, False)]
     records[0].width = 4096
     add_likeness(records, {"near": Near()})

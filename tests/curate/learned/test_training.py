@@ -163,6 +163,6 @@ def test_latents_are_refused():
 
 
 @pytest.mark.parametrize("classes", [("one",), ("same", "same")])
-def test_classes_are_at_least_two_and_different(classes: tuple[str, ...]):
+def test_classes_are_at_min_two_and_different(classes: tuple[str, ...]):
     with pytest.raises(ValueError, match="two different names"):
         Sort(label="x", classes=classes)

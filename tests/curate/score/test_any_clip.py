@@ -50,7 +50,7 @@ def test_every_column_is_a_number_or_one_of_its_words(stage, name):
     ("stage", "others"),
     [
         (Motion, {"side_px": 64, "num_pairs": 3}),
-        (CameraMotion, {"still": 60.0, "num_pairs": 3, "most_points": 10}),
+        (CameraMotion, {"still": 60.0, "num_pairs": 3, "max_points": 10}),
         (Freeze, {"tolerance": 0.1}),
         (Brightness, {"black": 220.0}),
         (TechnicalQuality, {"num_frames": 3}),

@@ -123,7 +123,7 @@ def test_a_stage_that_cannot_cope_with_a_file_costs_its_clips(tmp_path):
 @REAL
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "num_shots"), [(5001, 3), (5002, 4), (5007, 5)])
-def test_at_least_six_of_seven_logos_over_real_shots_are_found_and_none_without(seed, num_shots):
+def test_at_min_six_of_seven_logos_over_real_shots_are_found_and_none_without(seed, num_shots):
     shots = film(seed, num_shots)
     assert overlays(shots) == [0] * num_shots
     found = [overlays([mark.over(frames) for frames in shots]) for mark in logos().values()]

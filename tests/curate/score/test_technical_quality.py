@@ -47,7 +47,7 @@ def test_blur_lowers_both_measures_of_sharpness():
         assert soft[name] < sharp[name] / 2
 
 
-def test_one_bad_frame_shows_in_the_least_and_not_in_the_mean():
+def test_one_bad_frame_shows_in_the_min_and_not_in_the_mean():
     frames = np.stack([scene()] * 40)
     frames[17] = cv2.GaussianBlur(scene(), (0, 0), 6)
     frames[18] = frames[17]

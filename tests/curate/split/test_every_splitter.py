@@ -64,7 +64,7 @@ def check_cover(spans: list[tuple[int, int]], num_frames: int) -> None:
 @pytest.mark.parametrize("name", SPLITTERS)
 @settings(max_examples=25)
 @given(frames=FILMS)
-def test_all_frames_are_in_one_span_at_most_and_every_time_the_same(name, frames):
+def test_all_frames_are_in_one_span_at_max_and_every_time_the_same(name, frames):
     splitter, _ = SPLITTERS[name]
     assert isinstance(splitter, Splitter)
     spans = list(splitter.spans(frames, fps=FPS))

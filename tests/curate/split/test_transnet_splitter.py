@@ -68,7 +68,7 @@ def test_probabilities_while_frames_come_are_those_of_the_whole_film(use):
         assert told == pytest.approx(predict(network, torch.from_numpy(frames)).tolist(), abs=1e-6)
 
 
-def test_spans_are_at_most_75_frames_behind(use):
+def test_spans_are_at_max_75_frames_behind(use):
     use(EndsAtWhite())
     seen, stop = 0, 0
 

@@ -91,9 +91,9 @@ LARGE = "{% set n = namespace(x='a', t=()) %}{% for i in range(16) %}{% set n.x 
     )),
 ])  # fmt: skip
 def test_time_and_memory_are_bounded(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_limits, "MOST_ROUNDS", 1 << 17)  # a test need not go all the way
-    monkeypatch.setattr(template_limits, "MOST_LETTERS", 1 << 18)
-    monkeypatch.setattr(template_limits, "MOST_BYTES", 16 << 20)
+    monkeypatch.setattr(template_limits, "MAX_ROUNDS", 1 << 17)  # a test need not go all the way
+    monkeypatch.setattr(template_limits, "MAX_LETTERS", 1 << 18)
+    monkeypatch.setattr(template_limits, "MAX_BYTES", 16 << 20)
     with pytest.raises(DataError, match=r"the chat template|maximum recursion"):
         rendered(template)
 

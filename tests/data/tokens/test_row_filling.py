@@ -41,7 +41,7 @@ def test_where_there_are_fewer_tokens_than_room_nothing_is_cut_that_fits():
     assert covered(filled, lengths) and len(filled.rows) == 5
 
 
-def test_each_goes_where_the_least_room_is_left():
+def test_each_goes_where_the_min_room_is_left():
     filled = fill(np.array([70, 60, 40, 30]), 2, 100)
     assert sorted(zip(filled.rows.tolist(), filled.lengths.tolist(), strict=True)) == [
         (0, 30),

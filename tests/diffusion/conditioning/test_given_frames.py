@@ -140,7 +140,7 @@ def test_a_packed_sample_is_given_what_it_is_given_alone(conditioning, objective
         begin += count
 
 
-def test_how_many_frames_are_given_is_drawn_from_least_to_most_and_none_as_often_as_asked() -> None:
+def test_how_many_frames_are_given_is_drawn_from_min_to_most_and_none_as_often_as_asked() -> None:
     conditioning = GivenInTime(least=LatentFrames(1), most=LatentFrames(3), none_given=0.25)
     counts = [conditioning.draw(torch.Generator().manual_seed(n), 5)[0] for n in range(400)]
     share = [counts.count(n) / 400 for n in range(5)]

@@ -19,7 +19,7 @@ TOY = ("--trust", "tests.support.spread", "--rank-silence", "8", "--rank-timeout
 
 def submitted(
     cluster: Slurm, run_dir: Path, recipe: str, words: Sequence[str], *, time: str = "10", lead_s: int = 60,
-    most_restarts: int = 3, steps: Mapping[str, str | None] | None = None, nodes: int = 2,
+    max_restarts: int = 3, steps: Mapping[str, str | None] | None = None, nodes: int = 2,
 ) -> Submitted:  # fmt: skip
     """The recipe on so many nodes, two processes on each."""
     where = Cluster(time=time, exclusive=False, environment={**HERE, "PYTHONPATH": str(ROOT)}, step_options=steps or {})
@@ -27,20 +27,20 @@ def submitted(
     return put(cluster, recipe, SlurmJob(
         name="toy", run_id="0123456789ab", folder=folder, run_dir=run_dir, recipe=folder / "recipe.yaml", workdir=ROOT,
         command=(sys.executable, "-m", "nemo_vfm"), words=tuple(words), nodes=nodes, tasks_per_node=2, gpus_per_node=0,
-        cpus_per_task=1, lead_s=lead_s, most_restarts=most_restarts, cluster=where,
+        cpus_per_task=1, lead_s=lead_s, max_restarts=max_restarts, cluster=where,
     ))  # fmt: skip
 
 
 def of_bash(
     cluster: Slurm, run_dir: Path, text: str, *, nodes: int = 1, array: int = 0, where: Cluster | None = None,
-    most_restarts: int = 3,
+    max_restarts: int = 3,
 ) -> Submitted:  # fmt: skip
     """A job whose processes are quick to begin, one a node."""
     folder = run_dir / "launch"
     return put(cluster, "", SlurmJob(
         name="toy", run_id="0123456789ab", folder=folder, run_dir=run_dir, recipe=folder / "recipe.yaml", workdir=ROOT,
         command=("bash", "-c", text), nodes=nodes, tasks_per_node=1, gpus_per_node=0, cpus_per_task=1, array=array,
-        task_words=((),) * array, cluster=where or Cluster(exclusive=False), most_restarts=most_restarts,
+        task_words=((),) * array, cluster=where or Cluster(exclusive=False), max_restarts=max_restarts,
     ))  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def test_a_task_of_an_array_that_is_killed_is_begun_again_without_the_others(thr
 @pytest.mark.soak
 def test_a_job_whose_time_is_up_is_saved_begun_again_and_ends(three: Slurm, tmp_path: Path):
     # What only counts leaves neither checkpoints nor files by which to see that it gets further.
-    job = submitted(three, tmp_path / "run", toy(steps=60, pause_s=0.7), TOY, time="1", lead_s=20, most_restarts=9)
+    job = submitted(three, tmp_path / "run", toy(steps=60, pause_s=0.7), TOY, time="1", lead_s=20, max_restarts=9)
     assert job.ended(600) == "COMPLETED", job.story()
     kinds = [kind for (kind,) in job.attempts("kind")]
     assert kinds[-1] == "ok" and len(kinds) >= 2 and set(kinds[:-1]) == {"time_limit"}
@@ -112,7 +112,7 @@ def test_a_node_that_is_gone_takes_no_part_any_more(three: Slurm, tmp_path: Path
 
 def test_a_node_that_fails_its_check_is_named_and_the_work_is_not_begun(three: Slurm, tmp_path: Path):
     where = Cluster(exclusive=False, node_check=NodeCheck(min_memory_gb=10**6))
-    job = of_bash(three, tmp_path / "run", f"touch {tmp_path}/begun", where=where, most_restarts=1)
+    job = of_bash(three, tmp_path / "run", f"touch {tmp_path}/begun", where=where, max_restarts=1)
     assert job.ended(120) == "FAILED", job.story()
     ((kind, blamed, sentence),) = job.attempts("kind", "blamed", "sentence")
     assert kind == "node_fault" and blamed in three.states() and "of memory are free" in sentence
@@ -130,7 +130,7 @@ def test_a_job_that_somebody_cancels_is_not_begun_again(three: Slurm, tmp_path: 
 
 @pytest.mark.soak
 def test_a_crash_that_comes_again_and_again_is_not_tried_for_ever(three: Slurm, tmp_path: Path):
-    job = submitted(three, tmp_path / "run", toy(how="crashes", tries=99), TOY, most_restarts=2)
+    job = submitted(three, tmp_path / "run", toy(how="crashes", tries=99), TOY, max_restarts=2)
     assert job.ended() == "FAILED", job.story()
     assert job.attempts("kind", "moved") == [("lost_rank", "no")] * 2
     assert "not restarted: 2 attempts in a row made no progress" in job.log()

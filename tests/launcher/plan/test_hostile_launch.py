@@ -60,7 +60,7 @@ def test_a_job_that_no_launcher_writes_is_refused_by_every_verb_and_slurm_is_ask
 @pytest.mark.parametrize("values", [
     {"jobs": []}, {"jobs": None}, {"jobs": "x"}, {"words": None}, {"cluster": {}}, {"recipe": "../../etc/passwd"},
     {"runs": ["../x"]}, {"id": "\x1b[31m"}, {"created": 5}, {"code": None}, {"workdir": 3},
-    {"cluster": {"_target_": "launcher.request.cluster.Slurm", "most_at_once": "4 --wrap=id"}},
+    {"cluster": {"_target_": "launcher.request.cluster.Slurm", "max_at_once": "4 --wrap=id"}},
     {"words": {**WORDS, "profile": "x"}},
     {"words": {**WORDS, "profile": {"ranks": ["0 --x"], "begin_s": 1, "end_s": 2}}},
 ])  # fmt: skip

@@ -101,7 +101,7 @@ WORDS = (
 PLACES = ("{}", "caption: {}", "WARNING 12:00 {}", '"{}"', "[ 12.5] {}", "  {}", "0: {}", "12: srun: error: {}",
           "kernel {}", "ValueError: {}",
           "Traceback (most recent call last):\n  File x, line 1\nRuntimeError: {}" + "\nstep" * 60)  # fmt: skip
-LABELLED = {"nodes": 1, "tasks_per_node": 2, "most_restarts": 9}
+LABELLED = {"nodes": 1, "tasks_per_node": 2, "max_restarts": 9}
 
 
 @pytest.mark.parametrize("order", [1, -1])

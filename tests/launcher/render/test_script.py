@@ -59,7 +59,7 @@ def test_every_argument_of_a_cluster_and_of_a_job_changes_the_script(tmp_path: P
         "name": "other", "run_id": "1", "folder": tmp_path / "f", "run_dir": tmp_path / "r", "recipe": tmp_path / "o",
         "workdir": tmp_path / "w", "title": "t", "command": ("c",), "words": ("--w",), "step": "s", "nodes": 3,
         "setup": ("x",), "tasks_per_node": 2, "gpus_per_node": 2, "cpus_per_task": 5, "memory_gb": 7, "gpu": "b200",
-        "degrees": {"tensor": 2}, "engine": "", "silence_s": 60.0, "lead_s": 600, "most_restarts": 9,
+        "degrees": {"tensor": 2}, "engine": "", "silence_s": 60.0, "lead_s": 600, "max_restarts": 9,
         "module_path": (tmp_path,), "needed": ("N",), "mpi": "pmix", "ray": True, "profile": Profile(),
     }  # fmt: skip
     of_ray = ("cpu_nodes", "cpus_per_cpu_node", "cpu_partition")
@@ -68,7 +68,7 @@ def test_every_argument_of_a_cluster_and_of_a_job_changes_the_script(tmp_path: P
     changed |= {f"job's {name}": replace(job, **{name: value}) for name, value in of_job.items()}
     texts = {name: script(one) for name, one in {"": job, **changed}.items()}
     assert len(set(texts.values())) == len(texts), [name for name, text in texts.items() if text == texts[""]]
-    of_plan = {"gpu", "gpus_per_node", "cpus_per_node", "memory_gb", "mpi", "rank_timeout_s", "most_at_once"}
+    of_plan = {"gpu", "gpus_per_node", "cpus_per_node", "memory_gb", "mpi", "rank_timeout_s", "max_at_once"}
     assert of_cluster.keys() | of_plan == {one.name for one in fields(Slurm)}, "add what is new to one of the two"
     of_arrays = {"array", "task_words", "task_runs", "cluster"}
     assert of_job.keys() | of_arrays == {one.name for one in fields(job)}, "add what is new to one of the two"
@@ -102,7 +102,7 @@ def test_one_line_does_the_work_and_its_words_are_the_jobs(tmp_path: Path):
 
 @pytest.mark.parametrize("status", [2, 3, 69, 1])
 def test_the_status_of_the_work_is_that_of_the_job(tmp_path: Path, status):
-    done = run(small_job(tmp_path, most_restarts=1), tmp_path / "fakes", FAKE_STATUS=str(status))
+    done = run(small_job(tmp_path, max_restarts=1), tmp_path / "fakes", FAKE_STATUS=str(status))
     assert done.status == status
 
 
@@ -260,7 +260,7 @@ def test_folders_that_are_not_inside_one_another_are_all_mounted(tmp_path: Path)
 
 def test_each_task_of_an_array_gets_its_own_words(tmp_path: Path):
     words = (("shard=0/2",), ("shard=1/2", "x y"))
-    job = small_job(tmp_path, Slurm(most_at_once=4), array=2, task_words=words, words=("all",))
+    job = small_job(tmp_path, Slurm(max_at_once=4), array=2, task_words=words, words=("all",))
     assert "#SBATCH --array=0-1%4" in script(job) and "%x-%A_%a.out" in script(job)
     for number in (0, 1):
         done = run(job, tmp_path / str(number), SLURM_ARRAY_TASK_ID=str(number), SLURM_ARRAY_JOB_ID="7")

@@ -101,7 +101,7 @@ def test_a_fifo_in_the_place_of_a_file_is_refused_and_not_waited_for(trap):
 
 
 def test_more_files_than_anybody_writes_are_refused(trap, monkeypatch):
-    monkeypatch.setattr("launcher.state.snapshot.MOST_FILES", 1)
+    monkeypatch.setattr("launcher.state.snapshot.MAX_FILES", 1)
     with pytest.raises(UserError, match="has 2 files, and at most 1 are copied"):
         take(trap)
 

@@ -78,7 +78,7 @@ def test_what_runs_have_written_is_left_out_where_git_does_not_ignore_it(tree):
 
 
 def test_a_tree_that_is_too_large_is_refused_with_its_largest_files(tree, monkeypatch):
-    monkeypatch.setattr(snapshot, "MOST_BYTES", 1000)
+    monkeypatch.setattr(snapshot, "MAX_BYTES", 1000)
     (tree / "weights.bin").write_bytes(bytes(2000))
     with pytest.raises(UserError, match=r"largest files are weights\.bin"):
         take(tree)

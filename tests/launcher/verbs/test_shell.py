@@ -104,7 +104,7 @@ def _more(descriptor: int) -> bytes:
         return b""
 
 
-def test_a_shell_is_as_the_job_on_most_gpus_or_the_one_that_is_named():
+def test_a_shell_is_as_the_job_on_max_gpus_or_the_one_that_is_named():
     sizes = {"curate": (0, 8), "train": (8, 64), "sample": (8, 8)}
     shares = [SimpleNamespace(name=name, gpus_per_node=gpus, ranks=ranks) for name, (gpus, ranks) in sizes.items()]
     for order in (shares, shares[::-1]):

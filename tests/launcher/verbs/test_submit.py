@@ -257,7 +257,7 @@ def test_tasks_of_another_number_of_parts_are_not_taken_for_done(queue, films):
 
 
 def test_retry_of_an_array_submits_the_tasks_that_failed_and_no_other(queue, films, capsys):
-    assert main([*films, "--parts", "8", "cluster.most_at_once=4"]) == 0
+    assert main([*films, "--parts", "8", "cluster.max_at_once=4"]) == 0
     queue.forgets()
     for task in range(8):
         ended("runs/a", (f"101_{task}", "unknown" if task in (2, 5) else "ok", "a bad day"))

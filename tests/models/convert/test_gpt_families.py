@@ -152,7 +152,7 @@ def test_a_model_of_ours_goes_out_as_the_same_function_or_not_at_all() -> None:
             return "no model"  # such as factors of another number of frequencies
         _draw_weights(model)
         try:
-            write_gpt(model, dict(model.named_parameters()), folder / "out", most_tokens=256)
+            write_gpt(model, dict(model.named_parameters()), folder / "out", max_tokens=256)
         except DataError as error:
             assert "no architecture of transformers is this model" in str(error) and not (folder / "out").exists()
             return "refused"

@@ -24,7 +24,7 @@ def test_scores_are_the_same_both_ways_for_texts_shorter_and_longer_than_any_win
 ) -> None:
     theirs = written(tmp_path / "theirs", family)
     ours = load_gpt(tmp_path / "theirs")
-    write_gpt(ours, dict(ours.named_parameters()), tmp_path / "ours", most_tokens=256)
+    write_gpt(ours, dict(ours.named_parameters()), tmp_path / "ours", max_tokens=256)
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
     for text in (words(), words()[:, :7]):
         with torch.no_grad():

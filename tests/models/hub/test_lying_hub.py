@@ -195,7 +195,7 @@ def test_an_incomplete_listing_is_requested_again(hub, download):
 
 
 def test_an_endless_listing_is_given_up(hub, download, monkeypatch):
-    monkeypatch.setattr("nemo_vfm.models.hub.hub_file.MOST_FILES", 500)
+    monkeypatch.setattr("nemo_vfm.models.hub.hub_file.MAX_FILES", 500)
     path = f"/api/models/acme/tiny-video/tree/{'a' * 39}1"
     hub.always[path] = lambda handler: handler.send_json([], Link=f'<{hub.url}{path}?cursor=1>; rel="next"')
     with pytest.raises(DataError, match="files or too many pages"):

@@ -54,7 +54,7 @@ def in_histories(log: LogChunk, trained: list[int], held: list[int]) -> float:
     return sum((users[row][0], videos[row][0]) in seen for row in clicks) / len(clicks)
 
 
-def test_by_sessions_most_held_out_clicks_are_in_training_histories_and_by_users_or_time_none(folder, log):
+def test_by_sessions_max_held_out_clicks_are_in_training_histories_and_by_users_or_time_none(folder, log):
     border = int(log.time_B.float().quantile(0.8))
     splits = {"session": HeldOutShare(fraction=0.2), "user": HeldOutShare(fraction=0.2, feature="user_id"),
               "time": HeldOutFrom(time=border)}  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from nemo_vfm.sparse.tables import row_kernels, row_storage
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowSgd, RowWiseAdaGrad
-from nemo_vfm.sparse.tables.table_spec import MOST_TRITON_COLUMNS, TableSpec
+from nemo_vfm.sparse.tables.table_spec import MAX_TRITON_COLUMNS, TableSpec
 from tests.support.random_features import random_jagged
 
 pytest.importorskip("triton", reason="Triton comes with torch for CUDA; make torchrec installs it, too")
@@ -81,7 +81,7 @@ def test_rows_too_wide_for_a_program_are_left_to_other_kernels(monkeypatch):
     monkeypatch.setattr(row_kernels, "triton_usable", lambda tensor: True)
     narrow, wide = (
         row_storage.RowStorage({"t": TableSpec(2, width, ("f",))}, RowSgd(0.1), 0, torch.device("cpu"))
-        for width in (MOST_TRITON_COLUMNS, MOST_TRITON_COLUMNS + 1)
+        for width in (MAX_TRITON_COLUMNS, MAX_TRITON_COLUMNS + 1)
     )
     assert narrow._takes_triton() and not wide._takes_triton()
 

@@ -201,7 +201,7 @@ def test_an_answer_without_json_has_none(answer: str) -> None:
         json_in(answer)
 
 
-@pytest.mark.parametrize("more", [{"requests": 0}, {"most_calls": 0}, {"none_share": 2}])
+@pytest.mark.parametrize("more", [{"requests": 0}, {"max_calls": 0}, {"none_share": 2}])
 def test_settings_that_cannot_be_are_refused(more: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         FunctionCalls(tools=MadeTools(areas=TextBank(texts=["a"])), **more)

@@ -58,8 +58,8 @@ def test_marks_that_are_no_quotation_are_left_alone():
 def test_quotations_come_in_their_order_and_short_ones_can_be_left_out():
     answer = '\u00abone\u00bb, then\n> two of them\n\nand "three" or \u201cfour of these\u201d'
     assert quotations(answer) == ["one", "two of them", "three", "four of these"]
-    assert quotations(answer, least_words=2) == ["two of them", "four of these"]
-    assert missing_quotations('the "nine"', DOCUMENT, least_words=2) == []
+    assert quotations(answer, min_words=2) == ["two of them", "four of these"]
+    assert missing_quotations('the "nine"', DOCUMENT, min_words=2) == []
 
 
 @pytest.mark.parametrize("piece", ['"', '"a', "\u201c", "> ", ">\n", "... ", "\n", '" "', "a\u2026"])

@@ -112,7 +112,7 @@ def test_tasks_descend_from_fit_ones_and_the_order_of_answers_decides_nothing(tm
     def late(messages: Sequence[Json]) -> None:
         time.sleep(random.random() / 300)
 
-    more = ("pipeline.population=5", "pipeline.generations=4", "rows=32", "pipeline.most_jaccard=1")
+    more = ("pipeline.population=5", "pipeline.generations=4", "rows=32", "pipeline.max_jaccard=1")
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         rows = ran(tmp_path / name, "code", *SMALL, *more, generator=ToldModel(late), python=runner(), judge=judge())
@@ -153,7 +153,7 @@ def test_of_a_population_the_fittest_stay_and_of_equals_the_younger() -> None:
 
 
 @pytest.mark.parametrize("more", [
-    {"mutations": []}, {"mutation_share": 1.5}, {"colonies": 0}, {"least_score": 5}, {"most_jaccard": 0},
+    {"mutations": []}, {"mutation_share": 1.5}, {"colonies": 0}, {"min_score": 5}, {"max_jaccard": 0},
     {"examples": 0},
 ])  # fmt: skip
 def test_settings_that_cannot_be_are_refused(more: dict[str, Any]) -> None:

@@ -52,7 +52,7 @@ class GivenRows:
     def roles(self) -> Sequence[str]:
         return ()
 
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         return len(self._drafts)
 
     def candidates(self) -> Program[Iterator[RowProgram]]:
@@ -135,8 +135,8 @@ def test_each_run_compares_its_own_rows_alone() -> None:
 
 
 def test_near_copies_over_their_room_end_the_run_with_a_sentence() -> None:
-    with pytest.raises(UserError, match="the texts of 1 rows that NearCopies compares with need more than its most_gb"):
-        kept(NearCopies(most_gb=0.001, num_hashes=4096), [draft()])
+    with pytest.raises(UserError, match="the texts of 1 rows that NearCopies compares with need more than its max_gb"):
+        kept(NearCopies(max_gb=0.001, num_hashes=4096), [draft()])
 
 
 def test_similar_rows_are_compared_with_all_that_stayed() -> None:
@@ -311,7 +311,7 @@ def test_a_guard_whose_own_template_asks_is_sent_the_conversation_with_the_chose
     [
         (lambda: ExactCopies(turns="system"), "turns is 'system'"),
         (lambda: NearCopies(threshold=1.5), "threshold must be above 0"),
-        (lambda: NearCopies(most_gb=0), "most_gb must be at least"),
+        (lambda: NearCopies(max_gb=0), "max_gb must be at least"),
         (lambda: SimilarRows(encoder=HashedNgrams(), threshold=2), "a cosine from"),
         (lambda: TextLength(least=5, most=4), "not below least"),
         (lambda: TextLength(unit="lines"), "take words or characters"),

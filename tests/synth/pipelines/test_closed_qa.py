@@ -79,7 +79,7 @@ def test_a_quotation_with_other_marks_spaces_and_an_ellipsis_is_found(tmp_path: 
 def test_documents_that_cannot_be_used_are_counted_and_the_others_are_used(tmp_path: Path) -> None:
     long = f'{{"text": "{"word " * 31}"}}'
     given = documents(tmp_path, '{"text": 3}', f'{{"text": "{BEES}"}}', long, "no JSON", '{"text": " "}', long)
-    rows = ran(tmp_path, "closed_qa", PLACES, given, "pipeline.most_words=30", "min_yield=0.1",
+    rows = ran(tmp_path, "closed_qa", PLACES, given, "pipeline.max_words=30", "min_yield=0.1",
                generator=saying(f"> {BEES}"))  # fmt: skip
     told = ledger_of(tmp_path)
     assert len(rows) == 5 and told["in"] == 10
@@ -108,7 +108,7 @@ def test_a_document_is_never_words_of_ours(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("more", "said"), [
     ({"kinds": {}}, r"kinds \(0\)"),
-    ({"most_words": 0}, "most_words 0"),
+    ({"max_words": 0}, "max_words 0"),
     ({"templates": {"odd": Prompt(text="{document}")}}, "template odd must have the places .* and has document"),
 ])  # fmt: skip
 def test_settings_that_cannot_be_are_refused(more: dict[str, Any], said: str) -> None:
@@ -116,4 +116,4 @@ def test_settings_that_cannot_be_are_refused(more: dict[str, Any], said: str) ->
     given: dict[str, Any] = {"documents": ListedRows(rows=[{"text": "a"}]), "kinds": {"a": "b"}}
     with pytest.raises(ValueError, match=said):
         ClosedQa(**{**given, "templates": {"one": template}, **more})
-    assert ClosedQa(**given, templates={"one": template}).most_rows() is None
+    assert ClosedQa(**given, templates={"one": template}).max_rows() is None

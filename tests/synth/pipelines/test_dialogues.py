@@ -28,7 +28,7 @@ def test_a_persona_asks_and_the_model_answers_in_turn(tmp_path: Path) -> None:
     assert len({row["parents"]["persona"] for row in rows}) == 3
 
 
-def test_dialogues_below_the_least_reward_are_dropped(tmp_path: Path) -> None:
+def test_dialogues_below_the_min_reward_are_dropped(tmp_path: Path) -> None:
     def tell(messages: Sequence[Json]) -> str:
         assert len(messages) == 6 and messages[-1]["role"] == "assistant", "the whole dialogue is rewarded"
         return json.dumps(dict.fromkeys(NAMES, 1 if "bridges" in messages[0]["content"] else 2))

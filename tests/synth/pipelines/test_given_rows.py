@@ -95,8 +95,8 @@ def test_texts_and_licences_come_from_the_columns_that_are_named(named: bool) ->
     columns = {"column": "other", "licence": "terms"} if named else {}
     template = Prompt(text="{document} {instruction}")
     made = [
-        ClosedQa(documents=rows, kinds={"a": "b"}, templates={"one": template}, least_quotations=0, **columns),
-        Upsampler(rows=rows, least_caption_words=9, most_new_words=9, most_share=1.0, **columns),
+        ClosedQa(documents=rows, kinds={"a": "b"}, templates={"one": template}, min_quotations=0, **columns),
+        Upsampler(rows=rows, min_caption_words=9, max_new_words=9, max_share=1.0, **columns),
         GivenRows(rows=rows, **columns),
     ]
     for pipeline in made:
@@ -106,8 +106,8 @@ def test_texts_and_licences_come_from_the_columns_that_are_named(named: bool) ->
 
 
 @pytest.mark.parametrize(("settings", "rule"), [
-    ({}, None), ({"least_quotations": 2}, "the answer quotes too little"),
-    ({"least_words": 4}, "the answer quotes too little"), ({"least_words": 1}, "a quotation is not in the"),
+    ({}, None), ({"min_quotations": 2}, "the answer quotes too little"),
+    ({"min_words": 4}, "the answer quotes too little"), ({"min_words": 1}, "a quotation is not in the"),
 ])  # fmt: skip
 def test_how_many_quotations_of_how_many_words_are_asked_for(settings: dict[str, int], rule: str | None) -> None:
     rows = ListedRows(rows=[{"text": "The old town lies by the sea."}])

@@ -133,7 +133,7 @@ def test_the_recipe_makes_the_same_fifty_rows_whatever_the_order_of_answers(tmp_
     assert len(found[0]) == 50 and found[0] == found[1] and ledger_of(tmp_path / "one") == ledger_of(tmp_path / "other")
 
 
-def test_the_embedded_responder_obeys_every_kind_most_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_embedded_responder_obeys_every_kind_max_often(monkeypatch: pytest.MonkeyPatch) -> None:
     form, broken, kinds = made_obedience.FORMS[-1], 0, set()
     monkeypatch.setattr(made_obedience, "_DISOBEYED", 0)
     for seed in range(300):

@@ -81,14 +81,14 @@ def test_a_bank_is_read_from_a_file_a_text_a_line_and_each_counts_once(tmp_path:
     file.write_text("heap\r\n\n stack \nheap\u2028map\nheap\n")
     made = TextBank(texts=["stack"], file=file)
     assert made.all() == ["stack", "heap", "heap\u2028map"] and made.most() is None
-    assert KeywordTasks(bank=made).most_rows() is None and KeywordTasks(bank=made, most_keywords=3).most_rows() == 6
+    assert KeywordTasks(bank=made).max_rows() is None and KeywordTasks(bank=made, max_keywords=3).max_rows() == 6
     file.write_text("\n")
     for wrong in (file, tmp_path / "missing.txt", tmp_path):
         with pytest.raises(UserError, match=r"one (text )?per line"):
             TextBank(file=wrong).all()
 
 
-@pytest.mark.parametrize("more", [{"tasks": 0}, {"levels": []}, {"most_keywords": 0}])
+@pytest.mark.parametrize("more", [{"tasks": 0}, {"levels": []}, {"max_keywords": 0}])
 def test_settings_that_cannot_be_are_refused(more: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be at least 1"):
         KeywordTasks(bank=TextBank(texts=["heap"]), **more)

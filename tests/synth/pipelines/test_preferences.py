@@ -77,14 +77,14 @@ def test_where_the_judge_goes_by_the_order_the_reward_decides(tmp_path: Path, ve
         assert row["scores"]["chosen"] == pytest.approx(3 * 1.64) and row["scores"]["rejected"] == pytest.approx(1.64)
 
 
-def test_a_chosen_answer_below_the_least_reward_drops_the_row_and_equal_answers_do(tmp_path: Path) -> None:
+def test_a_chosen_answer_below_the_min_reward_drops_the_row_and_equal_answers_do(tmp_path: Path) -> None:
     with pytest.raises(NemoVfmError, match="Most often: the better answer is below the least reward"):
         ran(tmp_path, "preferences", "rows=3", "pipeline.by=[reward]", generator=fixed("none"), other=fixed("one 1"),
             reward=ToldModel(reward))  # fmt: skip
     with pytest.raises(NemoVfmError, match="Most often: all answers are alike"):
         ran(tmp_path, "preferences", "rows=3", generator=fixed("same"), other=fixed(" same"))
     with pytest.raises(NemoVfmError, match="Most often: no answer is clearly better"):
-        ran(tmp_path, "preferences", "rows=3", "pipeline.least_margin=9", "pipeline.by=[reward]",
+        ran(tmp_path, "preferences", "rows=3", "pipeline.min_margin=9", "pipeline.by=[reward]",
             generator=fixed("one 1"), other=fixed("many 123"), reward=ToldModel(reward))  # fmt: skip
 
 
@@ -114,7 +114,7 @@ class _Sums:
     def roles(self) -> tuple[()]:
         return ()
 
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         return self.count
 
     def all_tasks(self) -> Program[list[Task]]:

@@ -47,10 +47,10 @@ def test_several_ratings_are_averaged_and_a_wide_spread_drops_the_row(tmp_path: 
     for name in ("near", "far"):
         (tmp_path / name).mkdir()
     settings = ["rows=2", "pipeline.raters=2", "pipeline.tasks.topics=1"]
-    rows = ran(tmp_path / "near", "ratings", *settings, "pipeline.most_spread=2", judge=in_turn())
+    rows = ran(tmp_path / "near", "ratings", *settings, "pipeline.max_spread=2", judge=in_turn())
     assert all(set(row["scores"].values()) == {3.0} and len(row["ratings"]) == 2 for row in rows)
     with pytest.raises(NemoVfmError, match="Most often: raters disagree"):
-        ran(tmp_path / "far", "ratings", *settings, "pipeline.most_spread=1", judge=in_turn())
+        ran(tmp_path / "far", "ratings", *settings, "pipeline.max_spread=1", judge=in_turn())
 
 
 def test_settings_that_cannot_be_are_refused() -> None:

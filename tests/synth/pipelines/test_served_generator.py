@@ -67,8 +67,8 @@ def transformers_server(folder: Path) -> Iterator[str]:
 
 #: Recipes that ask many questions before the first row, with fewer of them.
 FEW = {
-    "code": ["pipeline.offspring=1"], "python": ["pipeline.most_keywords=4"],
-    "functions": ["pipeline.tools.areas.texts=[a calendar, the post]"], "closed_qa": ["pipeline.most_words=61"],
+    "code": ["pipeline.offspring=1"], "python": ["pipeline.max_keywords=4"],
+    "functions": ["pipeline.tools.areas.texts=[a calendar, the post]"], "closed_qa": ["pipeline.max_words=61"],
     "real_prompts": ["pipeline.sft_share=0.04"],
 }  # fmt: skip
 

@@ -100,4 +100,4 @@ def test_settings_that_cannot_be_are_refused() -> None:
         TableReports(templates={"odd": Prompt(text="{question}")})
     with pytest.raises(ValueError, match=r"table_rows \[5, 4\]"):
         TableReports(templates={"one": Prompt(text="{table}{question}")}, table_rows=(5, 4))
-    assert TableReports(templates={"one": Prompt(text="{table}{question}")}, topics=2).most_rows() == 16
+    assert TableReports(templates={"one": Prompt(text="{table}{question}")}, topics=2).max_rows() == 16

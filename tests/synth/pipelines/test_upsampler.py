@@ -46,7 +46,7 @@ def test_what_the_caption_lacks_and_what_is_too_long_or_too_short_is_dropped_by_
                                "a prompt of fewer than 2 or more than 12 words": 2}  # fmt: skip
     assert sum(told["failed"].values()) == 1
     (tmp_path / "wide").mkdir()
-    wide = ("pipeline.prompt_words=[1, 99]", "pipeline.most_share=0.3", "pipeline.most_new_words=1")
+    wide = ("pipeline.prompt_words=[1, 99]", "pipeline.max_share=0.3", "pipeline.max_new_words=1")
     kept = pairs(tmp_path / "wide", *prompts, "Horses in Norway", changes=wide)
     assert [row["messages"][1]["content"] for row in kept] == [*prompts[:3]]
     assert ledger_of(tmp_path / "wide")["dropped"] == {"a prompt that is hardly shorter than its caption": 1,
@@ -59,7 +59,7 @@ def test_captions_that_are_too_short_or_too_long_are_counted_and_nobody_is_asked
     with pytest.raises(NemoVfmError, match=r"0 answers requested.*Most often: a caption of fewer than 20 words"):
         pairs(tmp_path / "short", "a dog", caption="A dog sleeps.")
     with pytest.raises(NemoVfmError, match=r"0 answers requested.*Most often: a caption of more than 25 words"):
-        pairs(tmp_path, "a dog", changes=("pipeline.most_caption_words=25",))
+        pairs(tmp_path, "a dog", changes=("pipeline.max_caption_words=25",))
 
 
 def test_captions_are_read_from_the_shards_of_a_curation(tmp_path: Path) -> None:
@@ -92,5 +92,5 @@ def test_settings_that_cannot_be_are_refused() -> None:
     rows = ListedRows(rows=[{"caption": CAPTION}])
     with pytest.raises(ValueError, match=r"prompt_words \[3, 2\]"):
         Upsampler(rows=rows, prompt_words=(3, 2))
-    with pytest.raises(ValueError, match="most_share 2"):
-        Upsampler(rows=rows, most_share=2)
+    with pytest.raises(ValueError, match="max_share 2"):
+        Upsampler(rows=rows, max_share=2)

@@ -481,7 +481,7 @@ def test_a_filter_that_asks_needs_its_model_and_its_prompt() -> None:
         Synthesize(prompts=made.prompts, models={"judge": made.generator}, **given)
 
 
-def test_a_yield_below_the_least_is_an_error_after_all_is_written(tmp_path: Path) -> None:
+def test_a_yield_below_the_min_is_an_error_after_all_is_written(tmp_path: Path) -> None:
     class Echo(EmbeddedResponder):
         def say(self, messages: Any) -> Said:
             asked = messages[-1]["content"]

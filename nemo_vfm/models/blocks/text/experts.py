@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nemo_vfm.core.bounds import MOST_WIDTH, require_between
+from nemo_vfm.core.bounds import MAX_WIDTH, require_between
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.parallel.layers.uncompiled import uncompiled
 
@@ -43,7 +43,7 @@ class ExpertMLP(nn.Module):
 #: The first is max(0, x)^2 of So et al. 2021 (arXiv 2109.08668).
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"squared_relu": lambda x: F.relu(x).square(), "gelu": F.gelu}
 GATES: dict[str, Callable[[Tensor], Tensor]] = {"swiglu": F.silu, "geglu": partial(F.gelu, approximate="tanh")}
-_MOST_EXPERTS = 4096
+_MAX_EXPERTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ class Experts:
     dense_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        require_between(1, _MOST_EXPERTS, **{"experts.count": self.count})
+        require_between(1, _MAX_EXPERTS, **{"experts.count": self.count})
         require_between(1, self.count, **{"experts.per_token": self.per_token})
-        require_between(1, MOST_WIDTH, **{"experts.hidden": self.hidden})
+        require_between(1, MAX_WIDTH, **{"experts.hidden": self.hidden})
         require_between(0, 1e3, **{"experts.balance": self.balance})
 
 

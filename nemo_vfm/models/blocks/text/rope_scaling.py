@@ -13,7 +13,7 @@ from torch import Tensor
 from nemo_vfm.core.bounds import require_between
 
 _LARGEST = 1e6  # factor
-_MOST_TOKENS = 1 << 40
+_MAX_TOKENS = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class YarnScaling:
 
     def __post_init__(self) -> None:
         require_between(1 / _LARGEST, _LARGEST, factor=self.factor, attention_factor=self.attention_factor)
-        require_between(1, _MOST_TOKENS, trained_on=self.trained_on)
+        require_between(1, _MAX_TOKENS, trained_on=self.trained_on)
         if not 0 < self.beta_slow <= self.beta_fast:
             raise ValueError(f"beta_slow {self.beta_slow} must be above zero and no more than {self.beta_fast} "
                              f"(beta_fast)")  # fmt: skip
@@ -113,7 +113,7 @@ class LongRope:
     attention_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        require_between(2, _MOST_TOKENS, trained_on=self.trained_on)
+        require_between(2, _MAX_TOKENS, trained_on=self.trained_on)
         require_between(1 / _LARGEST, _LARGEST, attention_factor=self.attention_factor)
         if len(self.short_factor) != len(self.long_factor):
             raise ValueError(f"{len(self.short_factor)} numbers of short_factor and {len(self.long_factor)} of "

@@ -14,12 +14,12 @@ from nemo_vfm.models.blocks.text.experts import Experts
 from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import TextRope
 from nemo_vfm.models.convert.language.config_keys import flag, positive, same, value_text, whole, wrong
-from nemo_vfm.models.convert.language.gpt_families import FAMILIES, FIXED, IGNORED, MOST_TOKENS, READ, SIZES, GptFamily
+from nemo_vfm.models.convert.language.gpt_families import FAMILIES, FIXED, IGNORED, MAX_TOKENS, READ, SIZES, GptFamily
 from nemo_vfm.models.convert.language.gpt_rope import ropes_of, ropes_told, ropes_unsayable
 from nemo_vfm.models.gpt import GPT
 
-_MOST_EXPERTS, _MOST_HIDDEN, _MOST = 4096, 1 << 20, 1000
-_MOST_TOKENS = 1 << 40
+_MAX_EXPERTS, _MAX_HIDDEN, _MOST = 4096, 1 << 20, 1000
+_MAX_TOKENS = 1 << 40
 _TYPES = ("full_attention", "sliding_attention")
 
 
@@ -36,8 +36,8 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
         given["head_dim"] = width // heads
     sizes = {name: whole(given, *key) for name, key in SIZES.items()}
     rope, near = ropes_of(config, family)
-    if MOST_TOKENS[0] in config:
-        whole(config, *MOST_TOKENS)
+    if MAX_TOKENS[0] in config:
+        whole(config, *MAX_TOKENS)
     key, scalar = "query_pre_attn_scalar", family.query_scalar
     told = config.get(family.activation_key, next(iter(family.activations)))
     if not isinstance(told, str) or told not in family.activations:
@@ -88,7 +88,7 @@ def _require_known(config: Mapping[str, Json], family: GptFamily) -> None:
                         f"change what the model computes; delete what does not")  # fmt: skip
 
 
-def config_of(model: GPT, most_tokens: int) -> dict[str, Json]:
+def config_of(model: GPT, max_tokens: int) -> dict[str, Json]:
     """config.json for transformers; DataError where no architecture there is the same function."""
     obstacles = {family.architecture: list(_unsayable(model, family)) for family in FAMILIES.values()}
     nearest = min(obstacles, key=lambda name: len(obstacles[name]))
@@ -102,10 +102,10 @@ def config_of(model: GPT, most_tokens: int) -> dict[str, Json]:
         "architectures": [family.architecture], "model_type": family.model_type, "torch_dtype": "float32",
         **{key: own[name] for name, (key, _) in SIZES.items()}, family.activation_key: act,
         family.eps_key: sizes.eps,
-        "tie_word_embeddings": model.tied, MOST_TOKENS[0]: most_tokens,
+        "tie_word_embeddings": model.tied, MAX_TOKENS[0]: max_tokens,
         **({"initializer_range": model.init_std} if model.init_std <= 1 else {}),  # transformers takes no larger one
         **({} if family.query_scalar is None else {"query_pre_attn_scalar": sizes.query_scalar or sizes.head_dim}),
-        **window_told(model, family), **ropes_told(model, family, most_tokens),
+        **window_told(model, family), **ropes_told(model, family, max_tokens),
         **({} if sizes.experts is None else {
             "num_experts": sizes.experts.count, "num_experts_per_tok": sizes.experts.per_token,
             "moe_intermediate_size": sizes.experts.hidden, "norm_topk_prob": sizes.experts.normalised,
@@ -150,11 +150,11 @@ def window_of(
     # Blocks with a window where `layer_types` is missing.
     layers = list(range(depth)) if is_on else []
     if family.window == "by layer":
-        every = whole({"sliding_window_pattern": 6, **config}, "sliding_window_pattern", _MOST_TOKENS)
+        every = whole({"sliding_window_pattern": 6, **config}, "sliding_window_pattern", _MAX_TOKENS)
         layers = [layer for layer in range(depth) if (layer + 1) % every]
     elif family.window == "switched by layer" and is_on:
         first = config.get("max_window_layers", 28)
-        first = 0 if same(first, 0) else whole({"max_window_layers": first}, "max_window_layers", _MOST_TOKENS)
+        first = 0 if same(first, 0) else whole({"max_window_layers": first}, "max_window_layers", _MAX_TOKENS)
         layers = layers[first:]
     if (types := config.get("layer_types")) is not None:
         is_free = family.window == "by layer" or (family.window == "switched by layer" and is_on)
@@ -169,7 +169,7 @@ def window_of(
                             f"wrong one")  # fmt: skip
     if not is_on and not layers:
         return None
-    tokens = whole(told, "sliding_window", _MOST_TOKENS)
+    tokens = whole(told, "sliding_window", _MAX_TOKENS)
     if family.window == "never":
         raise DataError(f"config.json of a {family.architecture} says sliding_window: {tokens}, and transformers has "
                         f"no such window there; set it to null")  # fmt: skip
@@ -212,9 +212,9 @@ def experts_of(config: Mapping[str, Json], depth: int) -> Experts:
             raise wrong("mlp_only_layers", named, "a list of layers")
         step = whole(told, "decoder_sparse_step", _MOST)
         return Experts(
-            count=whole(told, names[0], _MOST_EXPERTS) if names else 128,
-            per_token=whole(told, "num_experts_per_tok", _MOST_EXPERTS),
-            hidden=whole(told, "moe_intermediate_size", _MOST_HIDDEN),
+            count=whole(told, names[0], _MAX_EXPERTS) if names else 128,
+            per_token=whole(told, "num_experts_per_tok", _MAX_EXPERTS),
+            hidden=whole(told, "moe_intermediate_size", _MAX_HIDDEN),
             normalised=flag(told, "norm_topk_prob", False),
             balance=0.0 if same(balance, 0) or same(balance, 0.0) else positive(told, "router_aux_loss_coef"),
             dense_layers=tuple(layer for layer in range(depth) if layer in named or (layer + 1) % step),

@@ -102,7 +102,7 @@ SIZES: dict[str, tuple[str, int]] = {
     "groups": ("num_key_value_heads", 1 << 14),
     "head_dim": ("head_dim", 1 << 16),
 }
-MOST_TOKENS = "max_position_embeddings", 1 << 40
+MAX_TOKENS = "max_position_embeddings", 1 << 40
 
 #: Keys that have one meaning in every family, and the only value that GPT has.
 FIXED: dict[str, Json] = {
@@ -115,7 +115,7 @@ FIXED: dict[str, Json] = {
 READ = frozenset({
     "architectures", "model_type", "tie_word_embeddings", "rope_theta", "rope_scaling",
     "rope_parameters", "partial_rotary_factor", "sliding_window", "use_sliding_window", "layer_types",
-    "max_window_layers", "original_max_position_embeddings", MOST_TOKENS[0], *(key for key, _ in SIZES.values()),
+    "max_window_layers", "original_max_position_embeddings", MAX_TOKENS[0], *(key for key, _ in SIZES.values()),
 })  # fmt: skip
 
 #: Keys that change nothing of what a model computes of given tokens: first weights, dropout in training, dtypes of

@@ -19,7 +19,7 @@ from nemo_vfm.models.blocks.text.rope_scaling import (
 )
 from nemo_vfm.models.blocks.text_rope import LongContext, RopeScaling, TextRope
 from nemo_vfm.models.convert.language.config_keys import flag, positive, same, value_text, whole, wrong
-from nemo_vfm.models.convert.language.gpt_families import MOST_TOKENS, GptFamily
+from nemo_vfm.models.convert.language.gpt_families import MAX_TOKENS, GptFamily
 from nemo_vfm.models.gpt import GPT
 
 _PLACES = ("rope_scaling", "rope_parameters")
@@ -136,14 +136,14 @@ def _stretch(kind: str, told: Mapping[str, Json], config: Mapping[str, Json], fa
             )  # fmt: skip
     short, long = (_numbers(told, key) for key in ("short_factor", "long_factor"))
     trained_on = _trained_on(told, config, family)
-    longer = _maybe(told, "factor") or whole(config, *MOST_TOKENS) / trained_on
+    longer = _maybe(told, "factor") or whole(config, *MAX_TOKENS) / trained_on
     magnitude = _maybe(told, "attention_factor") or default_long_rope_magnitude(longer, trained_on)
     return LongRope(short, long, trained_on, magnitude)
 
 
 def _trained_on(told: Mapping[str, Json], config: Mapping[str, Json], family: GptFamily) -> int:
     """Tokens before the stretching: on top, as Phi-3 has it, or beside the type, or else the longest text."""
-    key, most = MOST_TOKENS
+    key, most = MAX_TOKENS
     on_top = config.get(_TRAINED_ON, family.trained_on)
     if on_top is None:
         return whole({**config, **told}, _TRAINED_ON if _TRAINED_ON in told else key, most)
@@ -164,13 +164,13 @@ def _numbers(told: Mapping[str, Json], key: str) -> tuple[float, ...]:
     return tuple(positive({key: one}, key) for one in found)
 
 
-def ropes_told(model: GPT, family: GptFamily, most_tokens: int) -> dict[str, Json]:
+def ropes_told(model: GPT, family: GptFamily, max_tokens: int) -> dict[str, Json]:
     """The keys of config.json."""
     rope = model.rope
     on_top: dict[str, Json] = {"rope_theta": rope.theta}
     if family.share is not None:
         on_top["partial_rotary_factor"] = rope.share
-    stretched = _stretch_told(rope.long_context, family, most_tokens)
+    stretched = _stretch_told(rope.long_context, family, max_tokens)
     scaling: dict[str, Json] = {"rope_scaling": stretched} if stretched else {}
     if isinstance(rope.long_context, LongRope):
         scaling[_TRAINED_ON] = rope.long_context.trained_on
@@ -182,7 +182,7 @@ def ropes_told(model: GPT, family: GptFamily, most_tokens: int) -> dict[str, Jso
             **scaling, **on_top}  # fmt: skip
 
 
-def _stretch_told(given: RopeScaling | None, family: GptFamily, most_tokens: int) -> dict[str, Json]:
+def _stretch_told(given: RopeScaling | None, family: GptFamily, max_tokens: int) -> dict[str, Json]:
     match given:
         case LongContext():
             return {"rope_type": "llama3", "factor": given.factor, "low_freq_factor": given.low_freq_factor,
@@ -195,7 +195,7 @@ def _stretch_told(given: RopeScaling | None, family: GptFamily, most_tokens: int
                     _TRAINED_ON: given.trained_on}  # fmt: skip
         case LongRope():
             told: dict[str, Json] = {"short_factor": list(given.short_factor), "long_factor": list(given.long_factor)}
-            usual = default_long_rope_magnitude(most_tokens / given.trained_on, given.trained_on)
+            usual = default_long_rope_magnitude(max_tokens / given.trained_on, given.trained_on)
             if given.attention_factor != usual:
                 told["attention_factor"] = given.attention_factor
             if family.trained_on is not None:  # version 4 allows Phi-3 these three keys alone

@@ -23,7 +23,7 @@ from nemo_vfm.models.convert.tensor_source import Box, StoredTensor
 from nemo_vfm.models.dit import DiT
 
 _LAYERS, _DOWN, _UP = "decoder.layers.", "adaLN.adaLN_modulation.1.weight", "adaLN.adaLN_modulation.2.weight"
-_MOST_LAYERS = 10_000
+_MAX_LAYERS = 10_000
 _PARTS = 3  # self-attention, cross-attention, perceptron
 #: Inside a block: ours -> NeMo's, the same numbers in the same order.
 _INSIDE: Final[Mapping[str, str]] = {
@@ -44,8 +44,8 @@ def numbered_layers(tensors: Mapping[str, StoredTensor], prefix: str) -> dict[st
         rest = name.removeprefix(start)
         if not name.startswith(start) or re.match(r"\d+\.", rest):
             continue
-        if not stack.shape or not 0 < stack.shape[0] <= _MOST_LAYERS:
-            raise DataError(f"{name[:200]} has shape {stack.shape}, and a stack of 1 to {_MOST_LAYERS:,} layers "
+        if not stack.shape or not 0 < stack.shape[0] <= _MAX_LAYERS:
+            raise DataError(f"{name[:200]} has shape {stack.shape}, and a stack of 1 to {_MAX_LAYERS:,} layers "
                             f"was expected")  # fmt: skip
         del parts[name]
         for number in range(stack.shape[0]):
