@@ -21,7 +21,7 @@ from nemo_vfm.config.slot_fit import choose_target, fitting_ingredients, lost_br
 from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, find, join, plain, walk
 from nemo_vfm.config.values import BadValue, convert, got, key_value, require_limits
 from nemo_vfm.core.network.permission import NOTHING, Permissions, Sent, UserOnly
-from nemo_vfm.core.recipe_keys import RENAMED
+from nemo_vfm.core.recipe_keys import renamed
 from nemo_vfm.core.secret import register_arguments
 from nemo_vfm.core.storage.write_path import WriteMark
 from nemo_vfm.core.types.job import Job
@@ -353,8 +353,9 @@ class Checker:
         hints_by_key = _HYDRA | (_USERS if signature.permitted else {})
         hint = f"; {hints_by_key[key]}, remove it" if key in hints_by_key else did_you_mean(key, takes)
         hint = f"; {refused[key]}" if key in refused else hint
-        moved = RENAMED.get(f"{target.__module__}.{target.__qualname__}", {}).get(key)
-        hint = f"; it is now {join(path.rpartition('.')[0], moved)}" if moved else hint
+        moved = renamed(f"{target.__module__}.{target.__qualname__}", key)
+        if moved and moved.partition(".")[0] in takes:
+            hint = f"; it is now {join(path.rpartition('.')[0], moved)}"
         known = self.places.get(key, {})  # what came through ${...} is the same place
         others = [other for other, at in known.items() if other != path and at != known.get(path)]
         if others and not hint:

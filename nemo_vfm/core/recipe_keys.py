@@ -25,11 +25,22 @@ def is_inert(key: str) -> bool:
     return _INERT.fullmatch(key) is not None
 
 
+def renamed(component: str, key: str) -> str | None:
+    """Where an argument that a class had in an earlier version stands today, below the class; None where it never moved.
+
+    `most_` and `least_` are `max_` and `min_` today, in every class of ours.
+    """
+    if known := RENAMED.get(component, {}).get(key):
+        return known
+    word, _, rest = key.partition("_")
+    bound = {"most": "max", "least": "min"}.get(word) if component.startswith("nemo_vfm.") else None
+    return f"{bound}_{rest}" if bound and rest else None
+
+
 def moved_keys(component: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(key, its address below the class today; empty where it is left out) of keys that an earlier version wrote."""
-    renamed = RENAMED.get(str(component.get("_target_")), {})
-    return [(old, "" if component[old] is None and new in _ABSENT_FOR_NULL else new)
-            for old, new in renamed.items() if old in component]  # fmt: skip
+    pairs = [(old, renamed(str(component.get("_target_")), old)) for old in component]
+    return [(old, "" if component[old] is None and new in _ABSENT_FOR_NULL else new) for old, new in pairs if new]
 
 
 def with_new_keys(values: Any) -> Any:
@@ -41,7 +52,9 @@ def with_new_keys(values: Any) -> Any:
     found: dict[str, Any] = {key: with_new_keys(below) for key, below in values.items()}
     for old, new in moved_keys(found):
         value = found.pop(old)
-        if new:
-            above, last = new.split(".")
+        above, _, last = new.rpartition(".")
+        if above:
             found[above] = {**(found.get(above) or {}), last: value}
+        elif new:
+            found[new] = value
     return found
