@@ -26,7 +26,7 @@ def is_inert(key: str) -> bool:
 
 
 def renamed(component: str, key: str) -> str | None:
-    """Where an argument that a class had in an earlier version stands today, below the class; None where it never moved.
+    """Where an argument of an earlier version stands today, below its class; None where it never moved.
 
     `most_` and `least_` are `max_` and `min_` today, in every class of ours.
     """
