@@ -115,7 +115,7 @@ def sections() -> Iterator[tuple[str, str, list[str]]]:
     yield ("Published FLOPs by our formula", FLOPS, flops)
 
 
-def _best(found: tuple[figures.Size, int, figures.Choice]) -> Iterator[str]:
+def _best(found: tuple[figures.Size, int, figures.LayoutChoice]) -> Iterator[str]:
     size, tokens, choice = found
     flops = figures.work(size, tokens).training_flops * figures.CONTEXTS[tokens]
     mfu = flops / choice.time.total / choice.plan.world / figures.H100.gpu.flops_per_s

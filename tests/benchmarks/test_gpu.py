@@ -129,9 +129,9 @@ def test_where_memory_is_full_fewer_blocks_are_tried(gpu: ModuleType, monkeypatc
     monkeypatch.setattr(gpu, "side", small)
     shapes = [gpu.Shape((2, 4, 4), 64, 2, depth, 8, 16) for depth in (3, 2, 1)]
     names = ("ours eager", "plain eager")
-    assert [(row.depth, row.failed) for row in gpu.fit(names, shapes, 1, None, CPU)] == [(1, "")] * 2
+    assert [(row.depth, row.failed) for row in gpu.fitted(names, shapes, 1, None, CPU)] == [(1, "")] * 2
     fits = 0
-    assert [row.failed for row in gpu.fit(names, shapes, 1, None, CPU)] == ["out of memory"] * 2
+    assert [row.failed for row in gpu.fitted(names, shapes, 1, None, CPU)] == ["out of memory"] * 2
 
 
 def test_what_cannot_be_compiled_is_told_and_the_rest_goes_on(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,11 +140,11 @@ def test_what_cannot_be_compiled_is_told_and_the_rest_goes_on(gpu: ModuleType, m
 
     monkeypatch.setattr(gpu, "pair", without)
     shapes = [gpu.Shape((2, 4, 4), 64, 2, 1, 8, 16)]
-    assert [row.failed for row in gpu.fit(("ours compiled", "plain compiled"), shapes, 1, None, CPU)] == [
+    assert [row.failed for row in gpu.fitted(("ours compiled", "plain compiled"), shapes, 1, None, CPU)] == [
         "no C++ compiler"
     ] * 2
     with pytest.raises(RuntimeError):
-        gpu.fit(("ours eager", "plain eager"), shapes, 1, None, CPU)
+        gpu.fitted(("ours eager", "plain eager"), shapes, 1, None, CPU)
 
 
 def test_a_peak_is_named_and_none_is_made_up(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

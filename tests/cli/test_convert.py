@@ -187,7 +187,7 @@ def test_zarr_is_refused_by_its_name(kitchen):
 CONVERSIONS = {
     "adapter": (["--adapter", "peft", "--base", "b", "--alpha", "7"], "adapter.convert_adapter",
                 {"style": "peft", "base": Path("b"), "alpha": 7.0}),
-    "transformers": (["--to", "transformers", "--tokenizer", "t", "--most-tokens", "7", "--dtype", "bf16"],
+    "transformers": (["--to", "transformers", "--tokenizer", "t", "--max-tokens", "7", "--dtype", "bf16"],
                      "language_model.convert_out", {"tokenizer": Path("t"), "max_tokens": 7, "dtype": "bf16"}),
     "merged": (["--to", "transformers", "--base", "b", "--alpha", "7", "--dtype", "bf16"], "adapter.merge_adapter",
                {"base": Path("b"), "alpha": 7.0, "dtype": "bf16"}),

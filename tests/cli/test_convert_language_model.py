@@ -172,7 +172,7 @@ def test_tokens_that_config_json_alone_names_end_texts_after_conversion(kitchen)
 def test_weights_go_out_in_bfloat16_and_with_another_tokenizer(kitchen) -> None:
     trained(kitchen)
     byte_level(kitchen.folder / "other", split_digits=True)
-    asked = ["--to", "transformers", "--dtype", "bf16", "--tokenizer", "other", "--most-tokens", "32"]
+    asked = ["--to", "transformers", "--dtype", "bf16", "--tokenizer", "other", "--max-tokens", "32"]
     assert kitchen.main("convert", "run", "out", *asked) == 0
     config = json.loads((kitchen.folder / "out/config.json").read_text())
     assert (config["torch_dtype"], config["max_position_embeddings"]) == ("bfloat16", 32)

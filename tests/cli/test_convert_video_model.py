@@ -169,7 +169,7 @@ def test_a_run_goes_out_with_its_averaged_weights_in_the_dtype_that_is_asked_for
 @pytest.mark.parametrize(("words", "said"), [
     (("theirs", "out", "--to", "diffusers"), "is a diffusers folder already; leave --to out to convert it to ours"),
     (("theirs", "out", "--pipeline", "theirs"), "--pipeline needs --to diffusers"),
-    (("theirs", "out", "--to", "diffusers", "--most-tokens", "3"), "--most-tokens needs --to transformers"),
+    (("theirs", "out", "--to", "diffusers", "--max-tokens", "3"), "--max-tokens needs --to transformers"),
     (("ours", "out", "--to", "diffusers", "--replaces", "transformer"), "a network of a pipeline; give --pipeline DIR"),
     (("theirs", "out", "--dtype", "bf16"), "--dtype needs --to transformers or --to diffusers"),
     (("ours", "out", "--to", "diffusers", "--pipeline", "ours"), "ours is not a pipeline's folder"),

@@ -291,7 +291,9 @@ def test_annotations_of_every_kind_are_judged_as_check_judges_them(kitchen, key,
 
 def test_each_place_of_a_tuple_has_its_own_type():
     schemas = Schemas(found(), {})
-    validator = Draft202012Validator({**schemas._list(tuple[int, str, int], complete=False), "$defs": schemas.defs})
+    validator = Draft202012Validator(
+        {"anyOf": schemas._options(tuple[int, str, int], complete=False), "$defs": schemas.defs}
+    )
     assert complaint(validator, [1, "a", 2]) == ""
     assert complaint(validator, [1, "a", "b"]) != "" != complaint(validator, [1, 2, 3])
 

@@ -100,7 +100,7 @@ REACHES = {
     "--attributes=a, _": "attributes=('a', '_')", "--score-weights=a=1,b=2": "score_weights={'a': 1.0, 'b': 2.0}",
     "--room-gb=7": "KeyValueRoom('weights', 7.0)", "--at-once=7": "ModelPasses('weights', 'KeyValueRoom', 7)",
     "--queue=7": "EngineThread('BatchEngine', max_waiting=7)", "--piece=7": "max_running=16, piece=7",
-    "--most-body-mb=7": "max_body_bytes=7000000", "--trust=mine": "trust=['mine']",
+    "--max-body-mb=7": "max_body_bytes=7000000", "--trust=mine": "trust=['mine']",
     "--allow-host=h": "allow_host=['h']", "--reasoning-parser=think": "split_thoughts=True",
     "--tensor=7": "tensor=7, words=['serve', '--tensor=7', '--', 'MODEL'], room_gb=2.0, at_once=16",
 }  # fmt: skip

@@ -77,7 +77,7 @@ def test_a_folder_trains_in_the_recipes_precision_and_its_adapters_go_wherever_o
 
     assert kitchen.main("run", "tuned.yaml", OF_FOLDER, "run_dir=runs/tuned") == 0
     assert kitchen.main("convert", "runs/tuned", "mine", "--adapter", "ours") == 0
-    assert kitchen.main("convert", "runs/tuned", "out", "--to", "transformers", "--most-tokens", "16") == 0
+    assert kitchen.main("convert", "runs/tuned", "out", "--to", "transformers", "--max-tokens", "16") == 0
     served = load_served(ServedSource(kitchen.folder / "runs/tuned", precision="fp32"))
     words = torch.arange(10)[None]
     assert torch.equal(scores(served.model, words), scores(load_gpt(kitchen.folder / "out"), words))
@@ -100,7 +100,7 @@ def test_an_adapter_of_a_language_model_is_trained_and_merged(kitchen, capfd) ->
     assert refused.returncode == 1 and "the style diffusers is of video models" in refused.stderr, refused.stderr
 
     for run in ("base", "tuned"):
-        assert kitchen.main("convert", f"runs/{run}", run, "--to", "transformers", "--most-tokens", "16") == 0
+        assert kitchen.main("convert", f"runs/{run}", run, "--to", "transformers", "--max-tokens", "16") == 0
     counts = set(re.findall(r"weights of step 2: ([\d,]+) parameters", capfd.readouterr().out))
     assert len(counts) == 1, "adapters are not the model's parameters"
     base, tuned = (transformers.AutoModelForCausalLM.from_pretrained(kitchen.folder / run) for run in ("base", "tuned"))

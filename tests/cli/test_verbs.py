@@ -87,7 +87,7 @@ def test_check_of_a_sweep_tells_every_combination_and_ends_with_two_where_one_is
 def test_check_takes_a_number_of_gpus(kitchen, capsys):
     kitchen.write("r.yaml", WIDE)
     assert kitchen.main("check", "r.yaml", "--gpus", "4096") == 0
-    assert "4096 GPUs: this job has no parallel plan" in capsys.readouterr().out
+    assert "4,096 GPUs: this job has no parallel plan" in capsys.readouterr().out
     assert kitchen.main("check", "r.yaml", "--gpus", "0") == 2
 
 

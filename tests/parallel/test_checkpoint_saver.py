@@ -18,6 +18,7 @@ from nemo_vfm.core.storage.checkpoint_names import Keep
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_index, checkpoint_manifest, tensor_file
+from nemo_vfm.parallel.checkpoint.checkpoint_folder import list_checkpoints
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors, fill
 from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
@@ -65,7 +66,7 @@ def test_the_training_goes_on_before_the_disk_has_it_and_the_file_holds_the_step
     with slow_disk(monkeypatch) as gate:
         saver.save(1, tensors, {}, KEEP, CheckpointInfo())
         tensors["model"]["w"].fill_(2.0)  # the next optimizer step
-        assert not checkpoint.existing(tmp_path)
+        assert not list_checkpoints(tmp_path)
         gate.set()
         saver.finish()
     assert value(tmp_path, 1) == 1.0
@@ -80,7 +81,7 @@ def test_the_next_save_waits_for_the_one_before_and_takes_the_same_memory(
         place = saver._buffers.room("model", 4 * SIZE, pinned=False).data_ptr()
         threading.Timer(0.2, gate.set).start()
         saver.save(2, groups(2.0), {}, KEEP, CheckpointInfo())
-        assert [path.name for path in checkpoint.existing(tmp_path)][:1] == ["step-00000001"]
+        assert [path.name for path in list_checkpoints(tmp_path)][:1] == ["step-00000001"]
         saver.finish()
     assert (value(tmp_path, 1), value(tmp_path, 2)) == (1.0, 2.0)
     assert saver._buffers.room("model", 4 * SIZE, pinned=False).data_ptr() == place
@@ -171,7 +172,7 @@ def test_a_disk_that_is_full_on_one_rank_is_told_on_both_and_loses_nothing(tmp_p
     assert mine == theirs
     assert mine[0].startswith("3: The checkpoint of step 2 could not be written")
     assert "rank 1: File too large" in mine[0]
-    assert [path.name for path in checkpoint.existing(tmp_path)] == ["step-00000001"]
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000001"]
     assert checkpoint.load_weights(tmp_path, "ema")["weight"].unique().tolist() == [1.0, 1.5]
     assert not list(tmp_path.glob(".*"))
 
@@ -314,7 +315,7 @@ def killed(rank: int, folder: Path) -> None:
 def test_a_rank_that_is_killed_in_the_middle_of_a_save_leaves_the_one_before(tmp_path: Path) -> None:
     with pytest.raises(RankFailed, match=r"(?s)rank 0: .*LostRank.*written and read by all ranks.*rank 1: died"):
         on_ranks(2, killed, tmp_path)
-    assert [path.name for path in checkpoint.existing(tmp_path)] == ["step-00000001"]
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000001"]
     assert checkpoint.load_weights(tmp_path, "model")["weight"].unique().tolist() == [1.0, 1.5]
     checkpoint.save(tmp_path, 3, groups(3.0), {}, keep=Keep(last=1))
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]

@@ -13,6 +13,7 @@ from nemo_vfm.core.storage.checkpoint_names import Keep
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_store
 from nemo_vfm.parallel.checkpoint.checkpoint import CheckpointInfo
+from nemo_vfm.parallel.checkpoint.checkpoint_folder import list_checkpoints
 from tests.support.object_store import BUCKET, Bucket, Failing
 
 HOME = Address(f"s3://{BUCKET}/copies")
@@ -35,7 +36,7 @@ def test_a_copy_is_the_checkpoint_and_comes_back_where_the_folder_is_gone(bucket
         checkpoint_store.copy(tmp_path / "run", HOME, Keep())
     elsewhere = tmp_path / "elsewhere"
     checkpoint_store.begin(HOME, elsewhere, RECIPE)
-    assert [path.name for path in checkpoint.existing(elsewhere)] == ["step-00000002"]
+    assert [path.name for path in list_checkpoints(elsewhere)] == ["step-00000002"]
     found, kept = checkpoint.load(elsewhere / "step-00000002"), checkpoint.load(tmp_path / "run" / "step-00000002")
     assert torch.equal(found.groups["ema"]["w"], kept.groups["ema"]["w"])
     assert (found.step, found.state, found.run) == (kept.step, kept.state, kept.run)
@@ -47,7 +48,7 @@ def test_a_folder_with_checkpoints_of_its_own_fetches_nothing(bucket: Bucket, tm
     checkpoint_store.copy(tmp_path / "a", HOME, Keep())
     save(tmp_path / "b", 3)
     checkpoint_store.begin(HOME, tmp_path / "b", RECIPE)
-    assert [path.name for path in checkpoint.existing(tmp_path / "b")] == ["step-00000003"]
+    assert [path.name for path in list_checkpoints(tmp_path / "b")] == ["step-00000003"]
 
 
 def test_the_manifest_is_sent_last(failing: Failing, tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_a_copy_killed_at_any_file_leaves_the_one_before(failing: Failing, tmp_p
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     checkpoint_store.begin(HOME, tmp_path / "new", RECIPE)
-    assert [path.name for path in checkpoint.existing(tmp_path / "new")] == ["step-00000001"]
+    assert [path.name for path in list_checkpoints(tmp_path / "new")] == ["step-00000001"]
     checkpoint_store.copy(tmp_path, HOME, Keep())
     assert steps(failing) == ["step-00000001", "step-00000002"]
 
@@ -110,12 +111,12 @@ def test_a_damaged_copy_is_passed_over_loudly(
     else:
         bucket.put(key, bytes(data[:-5] if damage == "cut" else data))
     checkpoint_store.begin(HOME, tmp_path / "b", RECIPE)
-    assert [path.name for path in checkpoint.existing(tmp_path / "b")] == ["step-00000001"]
+    assert [path.name for path in list_checkpoints(tmp_path / "b")] == ["step-00000001"]
     for name in [key for key in bucket.names() if "step-00000001" in key and "manifest" not in key]:
         bucket.put(name, b"damaged")
     with pytest.raises(CorruptCheckpoint, match="None of the 2 checkpoints"):
         checkpoint_store.begin(HOME, tmp_path / "c", RECIPE)
-    assert not checkpoint.existing(tmp_path / "c") and not list((tmp_path / "c").glob(".*"))
+    assert not list_checkpoints(tmp_path / "c") and not list((tmp_path / "c").glob(".*"))
 
 
 def test_another_runs_copies_are_not_taken_for_ones_own(bucket: Bucket, tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_another_runs_copies_are_not_taken_for_ones_own(bucket: Bucket, tmp_path
     with pytest.raises(UserError, match="from a different run"):
         checkpoint_store.begin(HOME, tmp_path / "c", RECIPE)
     checkpoint_store.begin(HOME, tmp_path / "d", RECIPE | {"duration": "8 steps"})
-    assert checkpoint.existing(tmp_path / "d")
+    assert list_checkpoints(tmp_path / "d")
 
 
 def test_a_checkpoint_that_is_damaged_here_is_passed_over_and_the_others_are_copied(

@@ -18,7 +18,7 @@ import sys, time
 from nemo_vfm.parallel.verify.rank_pool import Pool
 if __name__ == "__main__":
     with Pool(2) as pool:
-        print(*(process.pid for process, _ in pool._started(2)), flush=True)
+        print(*(process.pid for process, _ in pool._start(2)), flush=True)
         time.sleep(60)
 """
 

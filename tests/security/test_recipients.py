@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -392,11 +393,17 @@ def test_a_file_that_came_along_cannot_choose_the_server_of_weights_and_biases(k
 
 
 @pytest.mark.skipif(not available("wandb"), reason="wandb is not installed")
-def test_weights_and_biases_is_told_its_server(monkeypatch):
+def test_weights_and_biases_is_told_its_server(monkeypatch, tmp_path):
     import wandb
 
+    for name in ("CACHE_DIR", "CONFIG_DIR", "DATA_DIR", "ARTIFACT_DIR", "ERROR_REPORTING", "API_KEY"):
+        monkeypatch.setenv(f"WANDB_{name}", "x" * 40)  # which are set anew, and so put back
     monkeypatch.setenv("WANDB_BASE_URL", "https://w.example.com")
-    assert WeightsAndBiases(mode="online")._settings(wandb).base_url == "https://w.example.com"
+    begun = Mock(side_effect=InterruptedError)
+    monkeypatch.setattr(wandb, "init", begun)
+    with pytest.raises(InterruptedError):
+        WeightsAndBiases(mode="online").open(tmp_path)
+    assert begun.call_args.kwargs["settings"].base_url == "https://w.example.com"
 
 
 @pytest.mark.parametrize("address", ["ray://attacker:10001", "attacker:6379", "10.0.0.7:6379"])

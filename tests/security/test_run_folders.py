@@ -20,6 +20,7 @@ from nemo_vfm.core.storage.checkpoint_names import Keep
 from nemo_vfm.core.storage.files import read_json, write_json
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_snapshot, tensor_file
+from nemo_vfm.parallel.checkpoint.checkpoint_folder import list_checkpoints
 from nemo_vfm.runtime import run_folder
 from nemo_vfm.runtime.run_folder import Status, open_folder
 from tests.support import parts
@@ -110,7 +111,7 @@ def test_kills_at_any_moment_leave_a_checkpoint_that_loads_and_no_step_backwards
                 work(newest + 1)
             os._exit(99)
         until = time.monotonic() + 20
-        while max((int(path.name[5:]) for path in checkpoint.existing(tmp_path)), default=0) <= newest:
+        while max((int(path.name[5:]) for path in list_checkpoints(tmp_path)), default=0) <= newest:
             if time.monotonic() > until:
                 break
             time.sleep(0.002)  # one is written: the kill falls into a later one

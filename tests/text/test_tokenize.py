@@ -311,7 +311,7 @@ from pathlib import Path
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.text.document_lines import lines
-from nemo_vfm.text.document_lines import Span
+from nemo_vfm.text.document_lines import FileSpan
 from nemo_vfm.text.tokenize import TokenizeText
 if __name__ == "__main__":
     job = TokenizeText(path=Path(sys.argv[1]), tokenizer=ByteTokenizer(), portion_mb=0.02, processes=2)

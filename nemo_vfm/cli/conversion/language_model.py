@@ -72,7 +72,7 @@ def convert_out(
     own = known.tokenizer.folder if isinstance(known.tokenizer, FolderTokenizer) else None
     length, folder = max_tokens or known.max_tokens, tokenizer or own
     if length is None:
-        raise UserError(f"{source} does not define the length of its texts; give --most-tokens, such as 4096")
+        raise UserError(f"{source} does not define the length of its texts; give --max-tokens, such as 4096")
     saved = checkpoint.found(source)
     group = key or ("ema" if "ema" in saved.groups else "model")
     adapted = bool(adapted_linears(known.model))

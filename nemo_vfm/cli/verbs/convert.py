@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokenizer", metavar="DIR", type=Path,
                         help="with --to transformers: tokenizer folder, if the run's data does not name it"
                         )  # fmt: skip
-    parser.add_argument("--most-tokens", metavar="N", type=int,
+    parser.add_argument("--max-tokens", metavar="N", type=int,
                         help="with --to transformers: longest text that the model was trained on")  # fmt: skip
     parser.add_argument("--rope-scale", metavar="T,H,W", type=_three,
                         help="for a Cosmos in NVIDIA's own files without a published size: scale of its rotary "

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tensor", metavar="N", type=int, default=1,
                         help="devices that split the model; started here unless by torchrun or srun (default "
                         "1)")  # fmt: skip
-    parser.add_argument("--most-body-mb", metavar="MB", type=float, default=8.0, help="longest request (default 8)")
+    parser.add_argument("--max-body-mb", metavar="MB", type=float, default=8.0, help="longest request (default 8)")
     add_trust(parser, "the run's recipe may name")
     add_allow_host(parser)
 
