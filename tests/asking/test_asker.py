@@ -501,7 +501,7 @@ def test_each_of_several_models_has_a_pace_of_its_own(tmp_path):
 
 
 def test_an_error_that_nobody_foresaw_ends_the_run_and_does_not_leave_it_waiting(tmp_path, monkeypatch):
-    monkeypatch.setattr("nemo_vfm.asking.attempt.concealed", lambda said: 1 / 0)
+    monkeypatch.setattr("nemo_vfm.asking.attempt.without_secrets", lambda said: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         asked(MadeChat(), numbered(3), tmp_path)
 

@@ -49,8 +49,11 @@ def _of_training(job: "Train") -> Iterator[tuple[Address, str]]:
     # filled up, so any number does.
     plans = [phase.plan for phase in job.phases] or [job.parallel]
     degrees = dict.fromkeys(plan.tokens for plan in plans if plan.tokens > 1)
-    buckets, codec = getattr(job.data, "buckets", None), getattr(job.task, "codec", None)
-    if not degrees or buckets is None or codec is None or (patch := getattr(on_meta(job.model), "patch", None)) is None:
+    buckets = getattr(job.data, "buckets", None)
+    if not degrees or buckets is None:  # asked first: a pipeline whose folder is not there yet has no codec
+        return
+    codec, patch = getattr(job.task, "codec", None), getattr(on_meta(job.model), "patch", None)
+    if codec is None or patch is None:
         return
     for tokens, (name, one) in itertools.product(degrees, buckets.buckets.items()):
         sides = codec.latent_shape(one.num_frames, one.height, one.width)[1:]
