@@ -97,11 +97,7 @@ def _cell(row: figures.Row, unit: str, noted: bool) -> Iterator[str]:
 def sections() -> Iterator[tuple[str, str, list[str]]]:
     """(title, text, table) of each figure."""
     yield ("Low-rank modulation (figure 7)", LOW_RANK, cells(figures.low_rank(), "x", "with rank 256"))
-    yield (
-        "Fast-DiT (figure 8)",
-        FAST_DIT,
-        cells(figures.fast_dit(), "x", ALONE),
-    )
+    yield ("Fast-DiT (figure 8)", FAST_DIT, cells(figures.fast_dit(), "x", ALONE))
     yield ("Strong scaling (figure 9)", SCALING, cells(figures.scaling(), " %", "layout at the start"))
     layouts = table(("model", "tokens", "published", "best, predicted", "MFU, predicted"),
                     map(_best, figures.best_layouts()))  # fmt: skip

@@ -4,20 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from paper.workloads import (
-    H100,
-    LARGE,
-    SEVEN,
-    ST_LARGE,
-    ST_SEVEN,
-    Size,
-    layout,
-    llama,
-    planned,
-    question,
-    wan,
-    work,
-)
+from paper.workloads import H100, LARGE, SEVEN, ST_LARGE, ST_SEVEN, Size, layout, llama, planned, question, wan, work
 
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan

@@ -174,12 +174,7 @@ def load(folder: Path, tokenizer: Path, precision: Precision) -> Tower:
     local = {"local_files_only": True, "trust_remote_code": False}
     with _folder_errors(folder):
         model, report = _kind(transformers, config).from_pretrained(
-            folder,
-            config=config,
-            use_safetensors=True,
-            dtype=precision.resolve()[0],
-            output_loading_info=True,
-            **local,
+            folder, config=config, use_safetensors=True, dtype=precision.resolve()[0], output_loading_info=True, **local
         )
     part = _text_part(model)
     # Weights that no hidden state depends on may be absent: other parts, and the pooled vector's layer.

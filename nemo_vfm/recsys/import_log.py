@@ -8,14 +8,7 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.log import bar, warn
-from nemo_vfm.core.storage.files import (
-    read_json,
-    read_json_or_none,
-    sha256_file,
-    sha256_text,
-    write_json,
-    write_text,
-)
+from nemo_vfm.core.storage.files import read_json, read_json_or_none, sha256_file, sha256_text, write_json, write_text
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.recsys.feature_table.clustering import SessionSort, without_first

@@ -120,9 +120,7 @@ def write(path: Path, title: str, runs: Sequence[ComparedRun], best: str = "", m
     ]  # fmt: skip
     columns = [key.removeprefix("steps.") for key in settings]
     names = [words(name) for name in figures]
-    sections = [
-        Section("Runs", fragment(_TABLE, {"runs": rows, "columns": columns, "figures": names})),
-    ]
+    sections = [Section("Runs", fragment(_TABLE, {"runs": rows, "columns": columns, "figures": names}))]
     if more:
         others = [(key, [run.settings.get(key, "") for run in runs]) for key in more]
         body = fragment(_MORE, {"names": [run.name for run in runs], "rows": others})

@@ -9,11 +9,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import RequiresColumns
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.core.types.training_data import (
-    HasColumns,
-    HasVocab,
-    ResumableData,
-)
+from nemo_vfm.core.types.training_data import HasColumns, HasVocab, ResumableData
 from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group, together

@@ -46,8 +46,7 @@ def test_the_bytes_are_those_of_one_worker(films, tmp_path, monkeypatch, split):
     made = []
     real = media_pipeline.jobs_of
     monkeypatch.setattr(
-        "nemo_vfm.curate.media_pipeline.jobs_of",
-        lambda *given: made.append(len(real(*given))) or real(*given),
+        "nemo_vfm.curate.media_pipeline.jobs_of", lambda *given: made.append(len(real(*given))) or real(*given)
     )
     job(films, split=split, executor=Processes(workers=2)).run(Run(tmp_path / "parts"))
     assert max(made) >= 5

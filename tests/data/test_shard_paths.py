@@ -28,8 +28,7 @@ def test_braces_stand_for_names(text: str, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["{3..1}", "{a..b}", "{}", "{1", "1}", "{{1,2}}", "{0..999999999}", "{1..1000}" * 3, "{-1..2}", "{1..2..1}"],
+    "text", ["{3..1}", "{a..b}", "{}", "{1", "1}", "{{1,2}}", "{0..999999999}", "{1..1000}" * 3, "{-1..2}", "{1..2..1}"]
 )
 def test_braces_that_mean_nothing_or_too_much_are_refused_at_once(text: str) -> None:
     with pytest.raises(ValueError, match=r"names|range|close"):

@@ -22,9 +22,7 @@ def test_each_group_has_one_writer_and_equally_many_ranks_per_estimate(plan: Sam
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
-def test_the_layouts_data_rank_combines_prompts_and_estimate(
-    plan: SamplingPlan,
-) -> None:
+def test_the_layouts_data_rank_combines_prompts_and_estimate(plan: SamplingPlan) -> None:
     for rank in range(plan.world):
         assert plan.layout().data_rank(rank) == plan.data_rank(rank) * plan.guidance + plan.branch(rank)
 

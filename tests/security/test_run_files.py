@@ -104,12 +104,7 @@ def test_the_name_of_a_folder_steers_nothing(kitchen, capsys, finished, name):
     recipe = kitchen.folder / "recipes" / os.fsdecode(name) / "x.yaml"
     recipe.parent.mkdir(parents=True)
     recipe.write_text(f"# {STEERING} Time: {STEERING}\n_target_: x\n")
-    for words in (
-        ("runs",),
-        ("runs", "--json"),
-        ("report", str(folder)),
-        ("list",),
-    ):
+    for words in (("runs",), ("runs", "--json"), ("report", str(folder)), ("list",)):
         status = kitchen.main(*words)
         said = "".join(capsys.readouterr())
         assert status in (0, 2) and "Traceback" not in said, said[-2000:]

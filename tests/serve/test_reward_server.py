@@ -159,11 +159,7 @@ ASSISTANT = CONVERSATIONS[0]
         ),
         ({"messages": [{"role": "assistant", "content": "cat " * 430}]}, "messages", "there is room for 400 in all"),
         ({"messages": ASSISTANT, "use_activation": True}, "use_activation", "only false is allowed"),
-        (
-            {"messages": ASSISTANT, "truncate_prompt_tokens": 5},
-            "truncate_prompt_tokens",
-            "not a field of this server",
-        ),
+        ({"messages": ASSISTANT, "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "not a field of this server"),
     ],
     ids=range(15),
 )

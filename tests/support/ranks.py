@@ -62,7 +62,7 @@ class _Copy(preloaded.Child):
 
 
 class _Copies(rank_pool.Pool):
-    def _begun(self, pipe: Connection) -> _Copy:
+    def _begin_process(self, pipe: Connection) -> _Copy:
         key = bytes(current_process().authkey)  # by which processes of one family send each other tensors
         code = f"from {__name__} import serve; serve({pipe.fileno()}, {key!r})"
         return _Copy([sys.executable, "-c", code], pass_fds=[pipe.fileno()], cwd=preloaded.ROOT)

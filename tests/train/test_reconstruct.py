@@ -85,11 +85,7 @@ def trained(
     fit = start(job, Run(folder, seed=1))
     for batch in itertools.islice(job.data.train_dataloader(), steps):
         fit.advance(batch)
-    for callback in (
-        CompareReconstructions(every_steps=99, num_shown=2),
-        MeasureLatents(every_steps=99),
-        saving,
-    ):
+    for callback in (CompareReconstructions(every_steps=99, num_shown=2), MeasureLatents(every_steps=99), saving):
         callback.on_step(fit)
     return fit
 

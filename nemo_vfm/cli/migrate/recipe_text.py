@@ -23,11 +23,7 @@ _HEAD = """\
 #   nemo-vfm run {place}{gaps}
 # Carried over: {carried} values. Changed: {changed}, not carried over: {left}; both stand below with their reasons.
 {differences}"""
-_WHAT = {
-    "diffusion": "A diffusion transformer",
-    "language": "A language model",
-    "lightning": "A Lightning training",
-}
+_WHAT = {"diffusion": "A diffusion transformer", "language": "A language model", "lightning": "A Lightning training"}
 
 
 def recipe_text(migrated: Migration, source: str, place: str) -> str:

@@ -24,15 +24,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.hub.file_download import FileDownloader
 from nemo_vfm.models.hub.hub_client import HubClient
 from nemo_vfm.models.hub.hub_file import HubFile, listing_of, recorded_file
-from nemo_vfm.models.hub.hub_names import (
-    RECORD,
-    UNFINISHED,
-    HubAddress,
-    hub_address,
-    is_commit,
-    path_in,
-    require_names,
-)
+from nemo_vfm.models.hub.hub_names import RECORD, UNFINISHED, HubAddress, hub_address, is_commit, path_in, require_names
 
 _RESERVE_BYTES = 64 << 20  # kept free, because other programs need disk space too
 #: Pickles and weights of other frameworks: redundant next to safetensors, and loading some of them runs code.

@@ -16,12 +16,7 @@ import torch
 from lightning.fabric.utilities.cloud_io import _load
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
-from torch.serialization import (
-    add_safe_globals,
-    clear_safe_globals,
-    get_safe_globals,
-    get_unsafe_globals_in_checkpoint,
-)
+from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals, get_unsafe_globals_in_checkpoint
 
 from nemo_vfm.core import log, ranks
 

@@ -183,11 +183,7 @@ def test_a_fingerprint_follows_model_task_and_settings_but_not_the_batch(scorer:
         return Aesthetic(**settings).fingerprint()
 
     assert stamp() == stamp(batch_size=2)
-    others = [
-        stamp(per_second=2.0),
-        stamp(task=Sort(label="a", classes=NAMES)),
-        stamp(model=scorer(hidden=(3,))),
-    ]
+    others = [stamp(per_second=2.0), stamp(task=Sort(label="a", classes=NAMES)), stamp(model=scorer(hidden=(3,)))]
     assert len({stamp(), *others}) == 4
 
 

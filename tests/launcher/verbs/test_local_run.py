@@ -55,10 +55,7 @@ def test_it_runs_here_in_the_same_folder_and_its_exit_status_is_passed_on(desk, 
     assert "here" in said and "done" in said and "local" in said
 
 
-@pytest.mark.parametrize(
-    ("ends", "begun", "status"),
-    [((0, 3, 1), 3, 3), ((1, 75, 0), 2, 1), ((-9, 0, 2), 3, 137)],
-)
+@pytest.mark.parametrize(("ends", "begun", "status"), [((0, 3, 1), 3, 3), ((1, 75, 0), 2, 1), ((-9, 0, 2), 3, 137)])
 def test_a_sweep_here_ends_with_its_first_bad_status_and_begins_none_once_the_machine_is_wanted(
     desk, monkeypatch, ends, begun, status
 ):

@@ -144,10 +144,7 @@ def having(name: str, tensor: torch.Tensor) -> Callable[[dict[str, Any]], Any]:
 
 
 FAULTS = [
-    (
-        without("blocks.1.mlp.layer2.weight"),
-        "has no net.blocks.1.mlp.layer2.weight, which a Cosmos",
-    ),
+    (without("blocks.1.mlp.layer2.weight"), "has no net.blocks.1.mlp.layer2.weight, which a Cosmos"),
     (without("final_layer.linear.weight"), "final_layer.linear.weight is missing; a Cosmos has it"),
     (without("x_embedder.proj.1.weight"), "x_embedder.proj.1.weight is missing"),
     (having("blocks.1.mlp.layer3.weight", torch.ones(3)), "does not imply: net.blocks.1.mlp.layer3.weight"),
@@ -158,10 +155,7 @@ FAULTS = [
     (having("blocks.1.self_attn.q_norm.weight", torch.ones(24).to(torch.float8_e4m3fn)), "of the kind F8_E4M3"),
     (having("blocks.0.self_attn.q_norm.weight", torch.ones(23)), "in heads of 23 of 48"),
     (having("blocks.0.self_attn.q_norm.weight", torch.ones(0)), r"is \(0,\); a Cosmos has it, with 1 dimensions"),
-    (
-        having("blocks.3.self_attn.q_proj.weight", torch.ones(3)),
-        "not numbered from 0 without gaps",
-    ),
+    (having("blocks.3.self_attn.q_proj.weight", torch.ones(3)), "not numbered from 0 without gaps"),
     (having("x_embedder.proj.1.weight", torch.ones(48, 40)), "takes 40 numbers of a patch and gives 4 channels"),
     (having("x_embedder.proj.1.weight", torch.ones(48, 23)), "23 channels of the input are not those of patches"),
     (having("logvar.0.other", torch.ones(3)), None),

@@ -50,8 +50,7 @@ def test_a_small_file_must_have_its_git_hash(hub, download):
 
 
 @pytest.mark.parametrize(
-    ("header", "value"),
-    [("X_Repo_Commit", LATER), ("X_Linked_Size", "7"), ("X_Linked_Etag", f'"{"0" * 64}"')],
+    ("header", "value"), [("X_Repo_Commit", LATER), ("X_Linked_Size", "7"), ("X_Linked_Etag", f'"{"0" * 64}"')]
 )
 def test_contradicting_headers_stop_the_download_before_the_body(hub, download, header, value):
     hub.always["hub:" + WEIGHTS] = status(302, Location=hub.cdn_url + "/x", **{header: value})

@@ -6,14 +6,7 @@ from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.language.config_keys import (
-    flag,
-    numbers,
-    positive,
-    require_known,
-    whole,
-    wrong,
-)
+from nemo_vfm.models.convert.language.config_keys import flag, numbers, positive, require_known, whole, wrong
 from nemo_vfm.models.convert.tensor_map import TensorMap, by_head, patch_rows, same
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.plan.adapter_split import is_adapter

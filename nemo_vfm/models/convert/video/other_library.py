@@ -12,12 +12,7 @@ from nemo_vfm.models.convert.language import gpt_families
 from nemo_vfm.models.convert.reward_folder import is_reward_model
 from nemo_vfm.models.convert.source_folder import SourceFolder
 from nemo_vfm.models.convert.video.native_keys import prefixes_of
-from nemo_vfm.models.convert.video.transformer_folder import (
-    FAMILIES,
-    TRANSFORMER,
-    TransformerFolder,
-    transformer_in,
-)
+from nemo_vfm.models.convert.video.transformer_folder import FAMILIES, TRANSFORMER, TransformerFolder, transformer_in
 from nemo_vfm.models.convert.video.wan_native import is_wan, is_wan_folder
 from nemo_vfm.models.diffusers_codec import KINDS
 from nemo_vfm.models.pretrained import PIPELINE, told_mapping
