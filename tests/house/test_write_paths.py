@@ -88,6 +88,9 @@ class Derived:
 class Kept:
     def __init__(self, place): self.holder = Direct(place)
 
+class Heir(Direct):
+    def also(self): self.path.mkdir()
+
 def helper(where):
     there = where.with_suffix(".tmp")
     os.replace(there, where)
@@ -103,7 +106,7 @@ class Reads:
 def test_the_search_sees_what_is_written_and_only_that():
     found = Package({"m": ast.parse(PLANTED)}).classes
     seen = {name: sorted(set(one.parameters) & one.writes) for (_, name), one in found.items()}
-    assert seen == {"Direct": ["path"], "Derived": ["folder"], "Kept": ["place"], "Reads": []}
+    assert seen == {"Direct": ["path"], "Derived": ["folder"], "Kept": ["place"], "Heir": ["path"], "Reads": []}
 
 
 def test_the_classes_of_others_that_a_recipe_may_name_take_no_path():

@@ -98,6 +98,8 @@ class Package:
                     self.functions[module, node.name] = Function(module, node, None)
                 elif isinstance(node, ast.ClassDef):
                     self.classes[module, node.name] = _class(module, node)
+        for owner in self.classes.values():
+            owner.parameters = self._constructed(owner).parameters
         methods = (one for owner in self.classes.values() for one in owner.methods.values())
         changed = {*self.functions.values(), *methods}
         while changed:
@@ -122,6 +124,11 @@ class Package:
         above = (self.find(owner.module, base) for base in owner.bases)
         return next((m for base in above if isinstance(base, Class) and (m := self.method(base, name))), None)
 
+    def _constructed(self, owner: Class) -> Class:
+        """The class whose constructor makes it."""
+        above = (found for base in owner.bases if isinstance(found := self.find(owner.module, base), Class))
+        return owner if owner.parameters or "__init__" in owner.methods else next(map(self._constructed, above), owner)
+
     def _followed(self, functions: set[Function]) -> set[Function]:
         """Follow these once; those that may find more now."""
         found = set[Function]()
@@ -141,7 +148,7 @@ class Package:
         for one in (m for cls in (owner, *above) for m in cls.methods.values()):
             for path in one.writes:
                 name, _, rest = path.removeprefix("self.").partition(".")
-                sources = owner.kept.get(name, ()) if path.startswith("self.") else ()
+                sources = self._constructed(owner).kept.get(name, ()) if path.startswith("self.") else ()
                 if one.node.name == "__init__" and not path.startswith("self."):
                     sources, rest = [path], ""
                 yield from (f"{source}.{rest}" if rest else source for source in sources)

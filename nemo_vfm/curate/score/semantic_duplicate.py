@@ -61,7 +61,8 @@ class SemanticDuplicate(VectorDuplicates):
     best, the longest, and the one with the highest id; a clip is dropped only for one that is kept.
 
     Args:
-        embedder: makes the vectors; `ColourLayoutEmbedder` uses colours, profile and grain: clips of one drive are alike at 0.8.
+        embedder: makes the vectors; `ColourLayoutEmbedder` uses colours, profile and grain: clips of one drive are
+            alike at 0.8.
         quality: the score by which the better of two clips is chosen; higher is better, and it may be absent.
         seed: of the clusters, which only more than 2000 clips have.
     """
