@@ -99,7 +99,8 @@ class Package:
                 elif isinstance(node, ast.ClassDef):
                     self.classes[module, node.name] = _class(module, node)
         for owner in self.classes.values():
-            owner.parameters = self._constructed(owner).parameters
+            made_by = self._constructed(owner)
+            owner.parameters, owner.kept = made_by.parameters, made_by.kept
         methods = (one for owner in self.classes.values() for one in owner.methods.values())
         changed = {*self.functions.values(), *methods}
         while changed:
@@ -148,7 +149,7 @@ class Package:
         for one in (m for cls in (owner, *above) for m in cls.methods.values()):
             for path in one.writes:
                 name, _, rest = path.removeprefix("self.").partition(".")
-                sources = self._constructed(owner).kept.get(name, ()) if path.startswith("self.") else ()
+                sources = owner.kept.get(name, ()) if path.startswith("self.") else ()
                 if one.node.name == "__init__" and not path.startswith("self."):
                     sources, rest = [path], ""
                 yield from (f"{source}.{rest}" if rest else source for source in sources)
