@@ -1,7 +1,7 @@
 """Turns signals and Ctrl-C into a request to stop: jobs that can save stop after their step, others at once.
 
-A signal may arrive between any two lines. So a job that has something to save declares that it will ask (`heeded`), and
-the handler only raises a flag for it. The second signal does not wait.
+A signal may arrive between any two lines. So a job that has something to save declares that it will ask
+(`handle_signals`), and the handler only raises a flag for it. The second signal does not wait.
 """
 
 import os

@@ -107,7 +107,7 @@ def _status_of(error: BaseException) -> int:
 
 
 def below_caret(text: str, stream: TextIO) -> str:
-    """A text for a stream; on a terminal it is `narrowed`."""
+    """A text for a stream; on a terminal it goes through `narrow_lines`."""
     return "\n".join(narrow_lines(text.split("\n"), shutil.get_terminal_size().columns)) if stream.isatty() else text
 
 

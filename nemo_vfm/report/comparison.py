@@ -86,8 +86,8 @@ class ComparedRun:
 class LineStyle:
     """How a run's lines are drawn; no two that are drawn look alike."""
 
-    tone: str  #: see `Line`
-    style: Literal["line", "dash"] = "line"  #: see `Line`
+    tone: str  #: see `ChartLine`
+    style: Literal["line", "dash"] = "line"  #: see `ChartLine`
 
 
 def write(path: Path, title: str, runs: Sequence[ComparedRun], best: str = "", measure: str = "") -> Path:

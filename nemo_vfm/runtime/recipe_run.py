@@ -1,7 +1,7 @@
 """Runs a composed recipe in its run folder: on this process, on ranks that it starts, or as one of several ranks.
 
-What happened is in `status.json` and in what `Ending` holds. Nothing is printed but the first line: whoever asked for
-the run shows how it ended.
+What happened is in `status.json` and in `RunEnding`. Nothing is printed but the first line: whoever asked for the run
+shows how it ended.
 """
 
 import os

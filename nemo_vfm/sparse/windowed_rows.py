@@ -18,7 +18,7 @@ _INVERSE = (pow(_BASE, -1, 2**64) + 2**63) % 2**64 - 2**63
 
 @dataclass(frozen=True, eq=False)
 class WindowedRows:
-    """Rows as windows of a buffer: row i is buffer[starts[i] : starts[i] + lengths[i]]. See `windowed`."""
+    """Rows as windows of a buffer: row i is buffer[starts[i] : starts[i] + lengths[i]]. See `to_windows`."""
 
     buffer_K: Tensor  #: values, each run of overlapping rows once
     starts_B: Tensor  #: where each row begins, int64

@@ -85,7 +85,7 @@ class ProbeFile:
 
 
 def read_probed(file: FileRecord, known: Json) -> None:
-    """Fill in a record from the reply of `Probe`, or from `{"failed": why}`."""
+    """Fill in a record from the reply of `ProbeFile`, or from `{"failed": why}`."""
     if "failed" in known:
         file.message = f"{file.found.name}: {known['failed']}"
         return

@@ -316,7 +316,7 @@ class MediaWork:
 
 
 class _MediaWorker:
-    """Yields `Reply`s. One whose fact has `failed` says why the item ends there; one with `again` makes the item's
+    """Yields `ChildReply`s. One whose fact has `failed` says why the item ends there; one with `again` makes the item's
     earlier parts void, since the item was started again."""
 
     def __init__(self, child: Child | InProcess) -> None:

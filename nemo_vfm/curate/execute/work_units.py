@@ -101,7 +101,7 @@ class Executor(Protocol):
         ...
 
     def run(self, steps: Sequence[Step], items: Sequence[WorkItem], watch: ProgressWatch) -> Iterator[Done]:
-        """Each item's number and parts, or `Lost`, once it is finished; few finished items are held back.
+        """Each item's number and parts, or `LostItem`, once it is finished; few finished items are held back.
 
         The parts do not depend on the executor or the number of workers; their order does.
         """

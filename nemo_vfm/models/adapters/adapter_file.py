@@ -88,7 +88,7 @@ def write_adapter(
     folder: Path, style: Style, matrices: Mapping[str, Matrices], model: nn.Module, *, base: str = "",
     changes: Mapping[str, Tensor] | None = None,
 ) -> Path:  # fmt: skip
-    """Write an adapter into an existing folder and return the file; see `Adapter` for matrices and changes.
+    """Write an adapter into an existing folder and return the file; see `AdapterContent` for matrices and changes.
 
     Only our format stores `base`, the fingerprint of the model's weights; only ComfyUI's stores changes.
     """

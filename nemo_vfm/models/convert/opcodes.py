@@ -3,8 +3,8 @@
 A pickle is a program for a small stack machine. This machine knows the instructions that build data, and a closed list
 of names that torch writes for tensors. Each name stands for arithmetic of ours, and nothing is imported. Any other name
 is refused, or becomes a `LeftOut`, which stays inert whatever the program does with it. A caller may name classes whose
-objects are kept as a `Record`: their state alone, of which this machine calls nothing either. A tensor's shape that its
-storage cannot hold is refused.
+objects are kept as an `ObjectRecord`: their state alone, of which this machine calls nothing either. A tensor's shape
+that its storage cannot hold is refused.
 """
 
 import io
@@ -141,7 +141,7 @@ def read_pickle(
 
     Args:
         leave_out: put a `LeftOut` where the pickle names something that is not data, instead of refusing it.
-        records: names of classes whose objects become a `Record`.
+        records: names of classes whose objects become an `ObjectRecord`.
         most: instructions that it may have; None allows what a list of tensors needs.
     """
     if len(data) > MAX_BYTES:

@@ -20,7 +20,7 @@ class StoredTensor:
 
     kind: str  #: its dtype, by the name that safetensors has for it; torch's own where it has none
     shape: tuple[int, ...]
-    read: Callable[..., Tensor]  #: gives all of it or, called with a `Box`, that part
+    read: Callable[..., Tensor]  #: gives all of it or, called with a `TensorBox`, that part
 
 
 def kind_of(dtype: torch.dtype) -> str:
