@@ -89,7 +89,7 @@ class Leak:
         log.info(f"{dict(os.environ)}")
         raise RuntimeError(f"the child could not start with {os.environ}")
 
-    def encode(self) -> None:
+    def encoded(self) -> None:
         word = self.secret
         sys.stderr.write(f"https://x.org/?k={urllib.parse.quote(word)} {urllib.parse.quote_plus(word)}\n")
         sys.stderr.write(f"{json.dumps({'k': word})} {json.dumps(json.dumps(word))} {word!r} {[word]}\n")
