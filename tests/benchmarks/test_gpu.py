@@ -30,7 +30,6 @@ print('ours:', *sorted(name for name in sys.modules if name.startswith('nemo_vfm
 
 @pytest.fixture(scope="module")
 def gpu() -> ModuleType:
-    """The file as a module."""
     spec = importlib.util.spec_from_file_location("benchmark_gpu", ROOT / "benchmarks" / "gpu.py")
     assert spec is not None
     assert spec.loader is not None

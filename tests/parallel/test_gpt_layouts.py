@@ -66,7 +66,6 @@ class Awake(GPT):
     """No weight is zero at the start, so each has an influence and a gradient."""
 
     def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
-        """The usual weight, moved."""
         moved = 0.1 * torch.randn(shape, generator=generator(seed, "awake", name))
         return super().initial_weight(name, shape, seed) + moved
 

@@ -95,7 +95,6 @@ def steps_off_by_a_hundredth(rank: int, *arguments: Any) -> Any:
 
 
 def side(name: str, rehearsal: TinyTraining, run: Any, degrees: dict[str, Any]) -> Side:
-    """Two steps under a layout."""
     plan = ParallelPlan(**degrees)
     return Side(name, plan, on_ranks(plan.world, run, rehearsal, degrees, 2))
 

@@ -55,7 +55,6 @@ class Growing(Doubling):
     """Odd batches have longer videos."""
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
-        """As ever, with frames once more where odd."""
         found = super().prepare(batch, seed=seed, training=training)
         if batch.index % 2:
             for tensors, name in ((found.inputs, "latents_BCTHW"), (found.targets, "x")):
@@ -231,7 +230,6 @@ class Plain(nn.Module):
         self.blocks = nn.ModuleList([nn.Linear(2, 2)])
 
     def plan(self) -> Any:
-        """Only where its blocks are."""
         return tiny().plan()
 
 

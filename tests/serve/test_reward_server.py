@@ -53,7 +53,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 @pytest.fixture(scope="module")
 def rewards(model: tuple[Path, Any]) -> Iterator[Running]:
-    """Its server, small in all ways."""
     with running(model[0], room_tokens=400, max_waiting=40, at_once=3, score_weights=WEIGHTS) as found:
         yield found
 

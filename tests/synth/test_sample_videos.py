@@ -35,7 +35,6 @@ def job(
     at: Path | None = None, *, batch_size: int = 2, texts: list[str] = TEXTS, scale: float = 2.0,
     step_cache: FirstBlockCache | None = None, parallel: SamplingPlan = SamplingPlan(), depth: int = 1,
 ) -> Sample:  # fmt: skip
-    """A sampling job with a tiny pipeline."""
     codec, text_encoder = WaveletCodec(levels_space=2, levels_time=1), HashedNgrams(dim=32, max_tokens=8)
     return Sample(
         model=partial(DiT, in_channels=96, text_dim=32, width=24, depth=depth, heads=2), checkpoint=at,
@@ -47,7 +46,6 @@ def job(
 
 
 def pixels(folder: Path, index: int) -> np.ndarray:
-    """The frames of one sample."""
     with open_video(folder / "samples" / f"{index:03d}.mp4") as reader:
         return reader.read(range(3))
 

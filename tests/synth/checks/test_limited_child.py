@@ -171,7 +171,6 @@ def test_a_program_ends_with_its_parent_even_if_that_is_killed(tmp_path):
 
 
 def _until(holds, seconds: float = 20.0):
-    """Whether it comes to hold."""
     end = time.monotonic() + seconds
     while not (found := holds()) and time.monotonic() < end:
         time.sleep(0.02)

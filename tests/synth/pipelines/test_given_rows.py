@@ -33,8 +33,6 @@ class Unmentioned:
 
 
 class Judged:
-    """Refuses what the judge calls bad."""
-
     def prompts(self) -> dict[str, frozenset[str]]:
         return {"judge": frozenset({"answer"})}
 
@@ -47,7 +45,6 @@ class Judged:
 
 
 def passed(folder: Path, rows: Any, *filters: Any, generator: Any = None, **more: Any) -> list[dict[str, Any]]:
-    """What is kept of rows."""
     folder.mkdir(exist_ok=True)
     columns = {name: more.pop(name) for name in ("column", "answer", "licence") if name in more}
     job = Synthesize(
@@ -130,7 +127,6 @@ def test_a_dialogue_has_so_many_turns(turns: int) -> None:
 
 
 def drafted(pipeline: Any, answer: str) -> Draft:
-    """The first row."""
     made = first(pipeline, answer)
     assert isinstance(made, Draft), made
     return made
@@ -142,7 +138,6 @@ def first(pipeline: Any, answer: str) -> Any:
 
 
 def told(program: Any, answer: str) -> Any:
-    """What a program gives back."""
     try:
         asks = next(program)
         while True:

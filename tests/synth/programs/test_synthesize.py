@@ -43,7 +43,6 @@ AT = Endpoint(url="https://a.example/v1", permissions=allowed("https://a.example
 
 
 def job(*changes: str) -> Any:
-    """The recipe's."""
     return build(compose(RECIPE, list(changes)))
 
 
@@ -88,8 +87,6 @@ def test_who_is_asked_is_told_before_a_run_and_must_be_allowed(capsys):
 
 
 class Listening(EmbeddedResponder):
-    """Keeps what it is asked."""
-
     def __init__(self) -> None:
         super().__init__(error_rate=0)
         self.heard: list[str] = []
@@ -152,7 +149,6 @@ class Shuffled(EmbeddedResponder):
 
 
 def by(generator: EmbeddedResponder, count: int = 30, **more: Any) -> Synthesize:
-    """The recipe's job with another model."""
     made = job(f"rows={count}")
     return Synthesize(
         pipeline=made.pipeline, prompts=made.prompts, generator=generator, rows=count, min_yield=0.1, tries=1, **more
@@ -417,8 +413,6 @@ def test_a_list_in_another_form_is_copied_out_and_what_it_does_not_say_is_refuse
 
 
 class _OddYears:
-    """Refuses rows by themselves."""
-
     def broken_rule(self, draft: Draft) -> str | None:
         return "an odd year" if int(draft.messages[1]["content"].rstrip(".")[-1]) % 2 else None
 
@@ -439,8 +433,6 @@ class _SameKind:
 
 
 class _Asked:
-    """Refuses what the judge says no to."""
-
     def prompts(self) -> Mapping[str, frozenset[str]]:
         return {"judge": frozenset({"answer"})}
 

@@ -100,7 +100,6 @@ def test_the_figures_are_those_of_the_trainer_with_the_checkpoint(tmp_path, fitt
 
 
 def predict(folder: Path, trained: Path, returns=lambda x, y: y, **more) -> dict[str, list]:
-    """The columns."""
     data = partial(Numbers, **more.pop("numbers", {}))
     job = LightningPredict(module=partial(Line, returns), data=data, trained=trained, accelerator="cpu", **more)
     job.run(Run(folder))
