@@ -379,16 +379,13 @@ def test_a_run_and_a_sweep_refuse_it_as_well_and_leave_nothing(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     recipe = str(ROOT / "recipes/quickstart.yaml")
     assert main(["run", recipe, "steps.train.model.heads=7"]) == 2
-    with pytest.raises(UserError, match=r"divisible by heads 7[\s\S]*Nothing was run"):
-        _check_all(sweep_plan(sweeping(recipe, "steps.train.model.heads=4,7")))
-    assert "width 192 is not divisible by heads 7" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-def sweeping(recipe: str, word: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     run.add_arguments(parser)
-    return parser.parse_args([recipe, "--sweep", word])
+    words = parser.parse_args([recipe, "--sweep", "steps.train.model.heads=4,7"])
+    with pytest.raises(UserError, match=r"divisible by heads 7[\s\S]*Nothing was run"):
+        _check_all(sweep_plan(words))
+    assert "width 192 is not divisible by heads 7" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_place_is_the_line_of_the_key_in_its_file(tmp_path: Path, capsys):

@@ -173,11 +173,6 @@ def test_step_cache_figures_survive_a_resume(tmp_path: Path) -> None:
 def test_a_step_cache_that_does_not_measure_reports_no_error(tmp_path: Path) -> None:
     outcome = job(step_cache=FirstBlockCache(threshold=0.1)).run(Run(tmp_path, seed=3))
     assert set(outcome.figures) == {"videos", "skipped_blocks"}
-    assert "step_cache" not in json.loads((job_without_cache(tmp_path / "plain") / "samples.json").read_text())[0]
-
-
-def job_without_cache(folder: Path) -> Path:
-    """Run the job without a step cache and return its run folder."""
-    folder.mkdir()
-    job().run(Run(folder, seed=3))
-    return folder
+    (plain := tmp_path / "plain").mkdir()
+    job().run(Run(plain, seed=3))
+    assert "step_cache" not in json.loads((plain / "samples.json").read_text())[0]

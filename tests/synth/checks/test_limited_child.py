@@ -187,15 +187,10 @@ for path in {paths!r}:
 """
 
 
-def _secret(folder: Path) -> Path:
-    secret = folder / ".ssh" / "id_rsa"
+def test_no_file_elsewhere_is_read_not_through_a_link_either(tmp_path, monkeypatch):
+    secret = tmp_path / ".ssh" / "id_rsa"
     secret.parent.mkdir()
     secret.write_text(CANARY)
-    return secret
-
-
-def test_no_file_elsewhere_is_read_not_through_a_link_either(tmp_path, monkeypatch):
-    secret = _secret(tmp_path)
     monkeypatch.setenv("API_KEY", CANARY)
     paths = [str(secret), f"/proc/{os.getpid()}/environ", f"/proc/{os.getpid()}/mem", "/proc/self/environ",
              "/etc/passwd", __file__]  # fmt: skip

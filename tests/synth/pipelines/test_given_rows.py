@@ -97,7 +97,8 @@ def test_texts_and_licences_come_from_the_columns_that_are_named(named: bool) ->
         GivenRows(rows=rows, **columns),
     ]
     for pipeline in made:
-        draft = drafted(pipeline, "- one two")
+        draft = first(pipeline, "- one two")
+        assert isinstance(draft, Draft), draft
         text = next(str(one["content"]) for one in draft.messages if "three" in str(one["content"]).lower())
         assert ("THREE" in text, draft.licence) == (named, "CC0" if named else "MIT")
 
@@ -124,12 +125,6 @@ def test_a_dialogue_has_so_many_turns(turns: int) -> None:
             said += 1
             asks = program.send([f"Words number {said}"] * len(asks))
     assert [one["role"] for one in end.value.value.messages] == ["user", "assistant"] * turns
-
-
-def drafted(pipeline: Any, answer: str) -> Draft:
-    made = first(pipeline, answer)
-    assert isinstance(made, Draft), made
-    return made
 
 
 def first(pipeline: Any, answer: str) -> Any:
