@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -127,11 +128,8 @@ def test_recomputing_blocks_changes_no_number(alone: dict[str, Any], degrees: di
 
 def without(rank: int) -> dict[str, Any]:
     """A step with the sum over stages left out on purpose."""
-    kept, weight_updater.sum_partial = weight_updater.sum_partial, lambda holding, mesh: None
-    try:
+    with patch.object(weight_updater, "sum_partial", lambda holding, mesh: None):
         return once(rank, PIPELINE)
-    finally:
-        weight_updater.sum_partial = kept
 
 
 def once(rank: int, degrees: dict[str, Any], task: Any = Doubling, count: int = 1, compute: Any = "fp32") -> Any:

@@ -249,27 +249,14 @@ def image_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 IMAGE, GIVEN = ["task.pipeline=wan21_i2v"], "callbacks.preview.given=[a.jpg]"
+NO_IMAGE = "this network starts from an image, but the samples have none"
 WITHOUT_IMAGE = [
-    (
-        "full",
-        [*IMAGE, "data.path=a"],
-        "callbacks.preview",
-        "this network starts from an image, but the samples have none",
-    ),
-    (
-        "lora",
-        [*IMAGE, "data.path=a"],
-        "callbacks.preview",
-        "this network starts from an image, but the samples have none",
-    ),
+    ("full", [*IMAGE, "data.path=a"], "callbacks.preview", NO_IMAGE),
+    ("lora", [*IMAGE, "data.path=a"], "callbacks.preview", NO_IMAGE),
     ("sample_pretrained", ["pipeline=wan21_i2v"], "prompts", "set prompts.given to an image"),
-    (
-        "sample_pretrained",
-        ["pipeline=wan21_i2v", "pipeline.frame_conditioning=null", "prompts.given=[a.jpg]"],
-        "prompts",
-        "takes none",
-    ),
-]
+    ("sample_pretrained", ["pipeline=wan21_i2v", "pipeline.frame_conditioning=null", "prompts.given=[a.jpg]"],
+     "prompts", "takes none"),
+]  # fmt: skip
 WITH_IMAGE = [
     ("full", [*IMAGE, GIVEN, "data.path=a"]), ("lora", [*IMAGE, GIVEN, "data.path=a"]),
     ("full", [*IMAGE, "data.path=a", "task.pipeline.frame_conditioning.none_given=0.1"]),

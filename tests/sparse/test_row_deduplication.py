@@ -20,25 +20,18 @@ def features(pairs):
     return {"a": jagged([a for a, _ in pairs]), "b": jagged([b for _, b in pairs])}
 
 
+@pytest.mark.parametrize("clustered", [False, True])
 @settings(max_examples=80, deadline=None)
-@given(PAIRS)
-def test_expanded_is_the_input_and_each_distinct_row_is_stored_once_in_order(pairs):
-    found = deduplicate(features(pairs), {"both": ["a", "b"]})["both"]
+@given(pairs=PAIRS)
+def test_expanded_is_the_input_and_each_distinct_row_or_run_of_them_is_stored_once_in_order(clustered, pairs):
+    found = deduplicate(features(pairs), {"both": ["a", "b"]}, clustered=clustered)["both"]
     assert [*zip(*map(lists, found.expanded().values()), strict=True)] == pairs
-    assert [*zip(*map(lists, found.features.values()), strict=True)] == distinct(pairs)
+    runs = [pair for place, pair in enumerate(pairs) if not place or pairs[place - 1] != pair]
+    assert [*zip(*map(lists, found.features.values()), strict=True)] == (runs if clustered else distinct(pairs))
 
 
 def distinct(pairs):
     return [pair for place, pair in enumerate(pairs) if pairs.index(pair) == place]
-
-
-@settings(max_examples=60, deadline=None)
-@given(PAIRS)
-def test_runs_are_exact_and_store_one_row_a_run(pairs):
-    found = deduplicate(features(pairs), {"both": ["a", "b"]}, clustered=True)["both"]
-    assert [*zip(*map(lists, found.expanded().values()), strict=True)] == pairs
-    runs = [pair for place, pair in enumerate(pairs) if not place or pairs[place - 1] != pair]
-    assert [*zip(*map(lists, found.features.values()), strict=True)] == runs
 
 
 def constant(columns, seed):

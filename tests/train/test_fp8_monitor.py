@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -51,8 +52,7 @@ def tiny(rank: int, plan: ParallelPlan, spec: Fp8) -> StepRunner:
     engine = TorchEngine()
     model = partial(GPT, vocab=WORDS, width=64, depth=2, heads=4, mlp_hidden=128)
     optimizer = partial(torch.optim.AdamW, lr=1e-4)
-    engine = engine.start(EngineInputs(model, Following(packed=False), optimizer, Precision("fp32", spec), 3, plan))
-    return engine
+    return engine.start(EngineInputs(model, Following(packed=False), optimizer, Precision("fp32", spec), 3, plan))
 
 
 def watched(rank: int, folder: Path, fault: Any, degrees: dict[str, Any], spec: Fp8, **how: Any) -> dict[str, Any]:
@@ -63,8 +63,7 @@ def watched(rank: int, folder: Path, fault: Any, degrees: dict[str, Any], spec: 
     for name, linear in fp8_linears(engine.model):
         if name == SICK:
             _before(linear, lambda x: fault(x, fit.step))
-    kept, fp8_monitor.log.warn = fp8_monitor.log.warn, said.append
-    try:
+    with patch.object(fp8_monitor.log, "warn", said.append):
         monitor = Fp8Monitor(every_steps=1, **how)
         monitor.on_start(fit)
         for index in range(STEPS):
@@ -72,8 +71,6 @@ def watched(rank: int, folder: Path, fault: Any, degrees: dict[str, Any], spec: 
             fit.step += 1
             fit.metrics = {}
             monitor.on_step(fit)
-    finally:
-        fp8_monitor.log.warn = kept
     off = [name for name, linear in fp8_linears(engine.model) if not linear.is_on]
     return {"said": said, "off": off, "metrics": fit.metrics, "groups": engine.tensors()}
 

@@ -341,12 +341,13 @@ def test_another_prompt_asks_only_what_it_changes(tmp_path: Path) -> None:
     assert again.asked == 30
 
 
+class Refusing(EmbeddedResponder):
+    def say(self, messages: Any) -> Said:
+        raise EndpointError("the service answered 400 Bad Request: use max_completion_tokens")
+
+
 @pytest.mark.parametrize("recipe", [one for one in RECIPES if one != "filter_rows"])
 def test_a_service_that_refuses_every_question_is_the_users_to_mend_and_says_how(tmp_path: Path, recipe: str) -> None:
-    class Refusing(EmbeddedResponder):
-        def say(self, messages: Any) -> Said:
-            raise EndpointError("the service answered 400 Bad Request: use max_completion_tokens")
-
     made = build(compose(str(ROOT / f"recipes/synthetic/{recipe}.yaml"), ["rows=3", "tries=1"]))
     made.generator = Refusing()
     with pytest.raises(
@@ -358,13 +359,9 @@ def test_a_service_that_refuses_every_question_is_the_users_to_mend_and_says_how
 
 
 def test_a_judge_that_refuses_every_question_is_named_where_no_row_is_left(tmp_path: Path) -> None:
-    class Refusing(EmbeddedResponder):
-        def say(self, messages: Any) -> Said:
-            raise EndpointError("no such field")
-
     made = build(compose(str(ROOT / "recipes/synthetic/ratings.yaml"), ["rows=3", "tries=1"]))
     made.models = {"judge": Refusing()}
-    with pytest.raises(UserError, match=r"the model in the role judge answered none of \d+ questions: no such field"):
+    with pytest.raises(UserError, match=r"the model in the role judge answered none of \d+ questions: the service"):
         made.run(Run(tmp_path))
 
 
