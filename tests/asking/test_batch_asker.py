@@ -41,7 +41,6 @@ def pending(asker, *texts):
 
 
 def requests(folder):
-    """Each file's lines."""
     return {file.name: [json.loads(line) for line in file.read_text().splitlines()]
             for file in (folder / "batch").glob("requests-*.jsonl")}  # fmt: skip
 

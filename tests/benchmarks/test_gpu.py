@@ -1,6 +1,5 @@
 """Tests the GPU benchmark on tiny CPU shapes: it needs torch alone, counts FLOPs rightly, survives out-of-memory."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear
+from tests.support.benchmarks import module_of
 from tests.support.repository import ROOT
 
 CPU = torch.device("cpu")
@@ -30,14 +30,7 @@ print('ours:', *sorted(name for name in sys.modules if name.startswith('nemo_vfm
 
 @pytest.fixture(scope="module")
 def gpu() -> ModuleType:
-    """The file as a module."""
-    spec = importlib.util.spec_from_file_location("benchmark_gpu", ROOT / "benchmarks" / "gpu.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["benchmark_gpu"] = module  # dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
+    return module_of("gpu")
 
 
 @pytest.mark.slow  # a process that imports everything

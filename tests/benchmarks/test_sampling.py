@@ -19,7 +19,6 @@ def test_ways_of_splitting_are_timed_on_equal_latents(tmp_path: Path) -> None:
 
 
 def untrained(folder: Path) -> Path:
-    """Checkpoints of a model with random weights."""
     job = build(compose(ROOT / "recipes/diffusion/sample.yaml", ["checkpoint=null"]))
     torch.manual_seed(1)
     weights = {name: 0.1 * torch.randn_like(tensor) for name, tensor in job.model().state_dict().items()}

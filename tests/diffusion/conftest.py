@@ -6,7 +6,6 @@ import torch
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """One thread for torch while these tests run."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -29,7 +29,6 @@ class Residents:
         self.together: set[frozenset[str]] = set()
 
     def use(self, name: str) -> None:
-        """Record that a part computes on the device."""
         self.now.add(name)
         self.together.add(frozenset(self.now))
         if self.used[-1:] != [name]:
@@ -37,32 +36,24 @@ class Residents:
 
 
 class Codec(WaveletCodec):
-    """Records its use."""
-
     seen: Residents
 
     def decode(self, latents_BCTHW: Tensor) -> Tensor:
-        """Record the use, then compute."""
         self.seen.use("codec")
         return super().decode(latents_BCTHW)
 
     def offload(self) -> None:
-        """See `Offloadable`."""
         self.seen.now.discard("codec")
 
 
 class Words(HashedNgrams):
-    """Records its use."""
-
     seen: Residents
 
     def encode(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Record the use, then compute."""
         self.seen.use("text")
         return super().encode(captions)
 
     def offload(self) -> None:
-        """See `Offloadable`."""
         self.seen.now.discard("text")
 
 
@@ -73,7 +64,6 @@ class Network(DiT):
     seen: Residents
 
     def forward(self, **inputs: Any) -> Tensor:
-        """Record the use, then compute."""
         self.seen.use(self.name)
         return super().forward(**inputs)
 
@@ -84,14 +74,12 @@ class Network(DiT):
 
 
 def network(seen: Residents, name: str = "network") -> Network:
-    """A tiny one."""
     made = Network(in_channels=96, text_dim=32, width=24, depth=1, heads=2).eval()
     made.seen, made.name = seen, name
     return made
 
 
 def generated(seen: Residents, model: Any, *, offload: bool) -> Tensor:
-    """Generate two batches and return the second."""
     codec, text_encoder = Codec(levels_space=2, levels_time=1), Words(dim=32, max_tokens=8)
     codec.seen = text_encoder.seen = seen
     pipeline = TextToVideo(codec=codec, text_encoder=text_encoder, objective=FlowMatching(), sampler=Euler(steps=4),

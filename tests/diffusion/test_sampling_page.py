@@ -23,10 +23,6 @@ def rows(first_column: str) -> list[list[str]]:
     return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 
 
-def preset(name: str) -> dict[str, object]:
-    return yaml.safe_load((ROOT / f"conf/model/{name}.yaml").read_text())
-
-
 def error(kind: str, steps: int, sigmas: torch.Tensor, *, flow: bool) -> float:
     denoise = Mixture(flow=flow)
     settings = yaml.safe_load((ROOT / f"conf/sampler/{kind}.yaml").read_text())
@@ -83,7 +79,7 @@ def test_shifts_are_as_told(row):
 def test_parameters_of_sizes_are_as_told(row):
     names, depths, widths, counts = ([part.strip(" `") for part in cell.split(", ")] for cell in row)
     for name, depth, width, said in zip(names, depths, widths, counts, strict=True):
-        settings = preset(name)
+        settings = yaml.safe_load((ROOT / f"conf/model/{name}.yaml").read_text())
         kind = locate(settings.pop("_target_"), DEFAULT_TRUST)
         with torch.device("meta"):
             model = kind(**settings | {"in_channels": 16, "text_dim": 1024})

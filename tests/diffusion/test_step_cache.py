@@ -20,7 +20,6 @@ ACTS = {"guidance": ClassifierFree(scale=3.0)}
 
 @cache
 def network(family: str) -> Any:
-    """A network of a family with nonzero weights."""
     torch.manual_seed(5)
     return FAMILIES[family][0]().eval()
 
@@ -61,31 +60,25 @@ class CountingBlock(nn.Module):
         self.calls = 0
 
     def forward(self, x_BSD: Tensor, context: Sequence[float]) -> Tensor:
-        """Add one value per row."""
         self.calls += 1
         return x_BSD + torch.tensor(context)[:, None, None]
 
 
 class ThreeBlocks(nn.Module):
-    """Three blocks in a block loop."""
-
     def __init__(self) -> None:
         super().__init__()
         self.block_loop: BlockLoop | None = None
         self.blocks = nn.ModuleList(CountingBlock() for _ in range(3))
 
     def use_block_loop(self, loop: BlockLoop | None) -> None:
-        """See `HasBlockLoop`."""
         self.block_loop = loop
 
     def run(self, added: Sequence[float]) -> list[float]:
-        """Return the output for an input of zeros, by row."""
         assert self.block_loop is not None
         out: Tensor = self.block_loop(self.blocks, torch.zeros(len(added), 2, 2), added)
         return out[:, 0, 0].tolist()
 
     def others(self) -> int:
-        """Count the calls of the last block."""
         calls: Any = self.blocks[2].calls
         return int(calls)
 

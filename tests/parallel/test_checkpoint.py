@@ -16,7 +16,6 @@ from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_manifest, checkp
 
 
 def write(folder: Path, step: int, keep: int | None = None) -> Path:
-    """One small checkpoint."""
     weights = {"w": torch.full((3,), float(step))}
     return checkpoint.save(folder, step, {"model": weights, "ema": weights}, {"step": step}, Keep(last=keep))
 
@@ -184,8 +183,6 @@ def test_checkpoints_of_two_runs_in_one_folder_are_refused(tmp_path: Path) -> No
 
 
 class TestRetention:
-    """What stays, as the manifests say it."""
-
     @staticmethod
     def save(folder: Path, step: int, keep: Keep, loss: float | None = None, *, permanent: bool = False) -> None:
         metrics = {} if loss is None else {"val_loss": loss}
@@ -272,8 +269,6 @@ def names(folder: Path) -> list[int]:
 
 
 class TestFind:
-    """What a path to weights may be."""
-
     def test_a_run_a_step_a_folder_and_a_checkpoint(self, tmp_path: Path) -> None:
         for step in (1, 2):
             newest = write(tmp_path / "run" / "train" / "checkpoints", step)

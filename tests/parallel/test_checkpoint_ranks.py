@@ -34,7 +34,6 @@ class Net(nn.Module):
         self.register_buffer("seen", torch.tensor(0, dtype=torch.int64))
 
     def forward(self, x: Tensor) -> Tensor:
-        """A residual block."""
         return self.norm(x + self.down(torch.tanh(self.up(x)))) * self.scale
 
 
@@ -73,7 +72,6 @@ def train(net: nn.Module, optimizer: torch.optim.Optimizer, first: int, steps: i
 
 
 def groups(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
-    """All that is saved."""
     parameters = dict(net.named_parameters())
     state = {name: dict(optimizer.state[parameter]) for name, parameter in parameters.items()}
     optimizer = {f"{name}/{key}": checkpoint_pieces.in_layout_of(value, parameters[name])
@@ -82,7 +80,6 @@ def groups(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[s
 
 
 def restore(net: nn.Module, optimizer: torch.optim.Optimizer, saved: checkpoint.Checkpoint) -> None:
-    """The inverse."""
     fill(net.state_dict(), saved.groups["model"], gather_group())
     parameters = dict(net.named_parameters())
     for name, state in checkpoint_reader.restore_state(saved.groups["optimizer"], parameters, gather_group()).items():

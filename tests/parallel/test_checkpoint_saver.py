@@ -49,12 +49,10 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def groups(value: float) -> dict[str, dict[str, Tensor]]:
-    """A model of one tensor."""
     return {"model": {"w": torch.full((SIZE,), value)}}
 
 
 def value(folder: Path, step: int) -> float:
-    """The one value of a saved tensor."""
     (only,) = checkpoint.load(folder / f"step-{step:08d}").groups["model"]["w"].unique().tolist()
     return float(only)
 
@@ -144,7 +142,6 @@ def spread(rank: int, value: float) -> tuple[nn.Module, EMA]:
 
 
 def saved(model: nn.Module, averages: EMA) -> dict[str, dict[str, Tensor]]:
-    """As a training saves it."""
     return {"model": dict(model.state_dict()), "ema": averages.weights}
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -80,18 +81,8 @@ def without_a_sum_of_outputs(rank: int, *arguments: Any) -> Any:
             lambda _, inputs, output: output.to_local() if isinstance(output, DTensor) else output
         )
 
-    apply_parallelism.split_linears = mistaken
-    try:
+    with patch.object(apply_parallelism, "split_linears", mistaken):
         return activation_recorder.steps(rank, *arguments)
-    finally:
-        apply_parallelism.split_linears = kept
-
-
-def test_a_linear_that_does_not_sum_over_tensor_ranks_is_named(alone, rehearsal):
-    found = told(alone, side("A", rehearsal, shard=2), side("B", rehearsal, without_a_sum_of_outputs, tensor=2))
-    assert found.parting is not None
-    assert (found.parting.step, found.parting.phase) == (1, "forward")
-    assert found.parting.name == "blocks.1.cross_attention.out" and found.parting.side == "B"
 
 
 def without_sums_of_norms(rank: int, *arguments: Any) -> Any:
@@ -100,24 +91,19 @@ def without_sums_of_norms(rank: int, *arguments: Any) -> Any:
 
     def mistaken(model: torch.nn.Module, mesh: Any) -> Any:
         wrong = "blocks.0.self_attention.k_norm.weight"
-        return [_alone(one) if one.name == wrong else one for one in kept(model, mesh)]
+        return [replace(one, over_tensor=False) if one.name == wrong else one for one in kept(model, mesh)]
 
-    weight_updater.owned_params = mistaken
-    try:
+    with patch.object(weight_updater, "owned_params", mistaken):
         return activation_recorder.steps(rank, *arguments)
-    finally:
-        weight_updater.owned_params = kept
 
 
-def _alone(one: weight_updater.ParamOwnership) -> weight_updater.ParamOwnership:
-    return weight_updater.ParamOwnership(one.name, one.parameter, False, one.over_pipeline, one.over_data, one.copies)
-
-
-def test_a_parameter_whose_gradient_is_not_summed_is_named(alone, rehearsal):
-    found = told(alone, side("A", rehearsal), side("B", rehearsal, without_sums_of_norms, tensor=2))
-    assert found.parting is not None
-    assert (found.parting.step, found.parting.phase) == (1, "gradient")
-    assert found.parting.name == "blocks.0.self_attention.k_norm.weight" and found.parting.side == "B"
+@pytest.mark.parametrize(("right", "wrong", "phase", "name"), [
+    ({"shard": 2}, without_a_sum_of_outputs, "forward", "blocks.1.cross_attention.out"),
+    ({}, without_sums_of_norms, "gradient", "blocks.0.self_attention.k_norm.weight"),
+], ids=["outputs", "gradients"])  # fmt: skip
+def test_what_is_not_summed_over_tensor_ranks_is_named(alone, rehearsal, right, wrong, phase, name):
+    found = told(alone, side("A", rehearsal, **right), side("B", rehearsal, wrong, tensor=2)).parting
+    assert found is not None and (found.step, found.phase, found.name, found.side) == (1, phase, name, "B")
 
 
 def with_a_rank_that_is_off(rank: int, *arguments: Any) -> Any:
@@ -130,11 +116,8 @@ def with_a_rank_that_is_off(rank: int, *arguments: Any) -> Any:
             engine.model.get_submodule("blocks.1.mlp").register_forward_hook(lambda _, inputs, output: 1.01 * output)
         return engine
 
-    TinyTraining.started = mistaken  # type: ignore[method-assign]
-    try:
+    with patch.object(TinyTraining, "started", mistaken):
         return activation_recorder.steps(rank, *arguments)
-    finally:
-        TinyTraining.started = kept  # type: ignore[method-assign]
 
 
 def test_the_rank_that_departs_is_named_on_whichever_side_it_is(alone, rehearsal):

@@ -3,6 +3,7 @@
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -66,7 +67,6 @@ class Awake(GPT):
     """No weight is zero at the start, so each has an influence and a gradient."""
 
     def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
-        """The usual weight, moved."""
         moved = 0.1 * torch.randn(shape, generator=generator(seed, "awake", name))
         return super().initial_weight(name, shape, seed) + moved
 
@@ -145,11 +145,8 @@ def test_ranks_that_share_a_head_agree_within_rounding(degree: int) -> None:
 
 def without_shared(rank: int, degrees: dict[str, Any], model: dict[str, Any], packed: bool) -> dict[str, Any]:
     """The sum of gradients over the ranks of one head left out on purpose."""
-    kept, parallel_attention._sum_groups = parallel_attention._sum_groups, lambda parts, shared: parts[shared.rank]
-    try:
+    with patch.object(parallel_attention, "_sum_groups", lambda parts, shared: parts[shared.rank]):
         return steps(rank, degrees, model, packed)
-    finally:
-        parallel_attention._sum_groups = kept
 
 
 def test_a_sum_over_the_ranks_of_one_head_that_is_left_out_is_seen() -> None:
@@ -160,11 +157,8 @@ def test_a_sum_over_the_ranks_of_one_head_that_is_left_out_is_seen() -> None:
 
 def without(rank: int, degrees: dict[str, Any], model: dict[str, Any], packed: bool) -> dict[str, Any]:
     """The sum over the parts of the vocabulary left out on purpose."""
-    kept, vocab_parallel_loss._all_reduce = vocab_parallel_loss._all_reduce, lambda x, how, group: x
-    try:
+    with patch.object(vocab_parallel_loss, "_all_reduce", lambda x, how, group: x):
         return steps(rank, degrees, model, packed)
-    finally:
-        vocab_parallel_loss._all_reduce = kept
 
 
 def test_a_sum_over_the_vocabulary_that_is_left_out_is_seen() -> None:

@@ -70,14 +70,12 @@ OTHERS: list[tuple[int, list[tuple[str, dict[str, Any]]]]] = [
 
 
 def started(engine: Any, plan: ParallelPlan, model: Any, task: Any) -> Any:
-    """The engine, ready for steps."""
     # Adam's first step is g / |g|: with an eps of 1e-8, rounding decides where g is nearly 0 (1.2e-5 on an AMD EPYC).
     optimizer = partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.1, eps=1e-5)
     return engine.start(EngineInputs(model, task, optimizer, Precision("fp32"), 3, plan))
 
 
 def trained(engine: Any, rank: int, degrees: dict[str, Any], model: Any, task: Any) -> dict[str, Any]:
-    """What a few steps say."""
     plan = ParallelPlan(**degrees)
     engine = started(engine, plan, model, task)
     results = [engine.step([own(plan, rank, index)]) for index in range(STEPS)]
@@ -90,7 +88,6 @@ def alone(rank: int, names: list[str]) -> dict[str, Any]:
 
 
 def by_megatron(rank: int, models: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Each case by this engine."""
     with megatron_on_cpu():
         return [trained(MegatronEngine(), rank, degrees, *MODELS[name]) for name, degrees in models]
 
@@ -281,7 +278,6 @@ def test_a_run_goes_from_torch_to_megatron_and_back_and_keeps_its_losses(tmp_pat
 
 
 def refused(rank: int, degrees: dict[str, Any], optimizer: Any) -> str:
-    """Why it does not start."""
     try:
         with megatron_on_cpu():
             MegatronEngine().start(

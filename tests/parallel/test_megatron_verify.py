@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -87,15 +88,11 @@ def steps_off_by_a_hundredth(rank: int, *arguments: Any) -> Any:
             linear = model.get_submodule("blocks.1.cross_attention.out")
             linear.register_forward_hook(lambda _, inputs, output: 1.01 * output)
 
-        parallel_layers.split = mistaken
-        try:
+        with patch.object(parallel_layers, "split", mistaken):
             return activation_recorder.steps(rank, *arguments)
-        finally:
-            parallel_layers.split = kept
 
 
 def side(name: str, rehearsal: TinyTraining, run: Any, degrees: dict[str, Any]) -> Side:
-    """Two steps under a layout."""
     plan = ParallelPlan(**degrees)
     return Side(name, plan, on_ranks(plan.world, run, rehearsal, degrees, 2))
 

@@ -1,6 +1,7 @@
 """Tests that packed training gives the loss and the gradients of the samples one by one, on any layout."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -79,12 +80,8 @@ def test_a_pipeline_refuses_microbatches_of_unequal_lengths():
 
 def leaking(rank: int, degrees: dict[str, Any]) -> dict[str, Any]:
     """A step in which samples see each other."""
-    kept = BlockContext.segments
-    BlockContext.segments = property(lambda context: (sum(context.row.segments),))  # type: ignore[assignment, method-assign]
-    try:
+    with patch.object(BlockContext, "segments", property(lambda context: (sum(context.row.segments),))):
         return step(rank, degrees)
-    finally:
-        BlockContext.segments = kept  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(("count", "degrees"), [(1, {}), (2, {"context": 2})], ids=str)

@@ -3,6 +3,7 @@
 import itertools
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -129,11 +130,8 @@ def off_by_a_little(rank: int, rehearsal: TinyTraining, layout: LayoutCase, step
         if rank == 1:
             model.get_submodule("blocks.2.mlp").register_forward_hook(lambda _, inputs, output: 1.001 * output)
 
-    apply_parallelism.split_linears = mistaken
-    try:
+    with patch.object(apply_parallelism, "split_linears", mistaken):
         return parity.differences(rank, rehearsal, layout, steps)
-    finally:
-        apply_parallelism.split_linears = kept
 
 
 def test_a_thousandth_on_one_rank_is_seen(rehearsal: TinyTraining, monkeypatch: pytest.MonkeyPatch):

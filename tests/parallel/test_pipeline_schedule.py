@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -55,7 +56,6 @@ class Growing(Doubling):
     """Odd batches have longer videos."""
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
-        """As ever, with frames once more where odd."""
         found = super().prepare(batch, seed=seed, training=training)
         if batch.index % 2:
             for tensors, name in ((found.inputs, "latents_BCTHW"), (found.targets, "x")):
@@ -128,11 +128,8 @@ def test_recomputing_blocks_changes_no_number(alone: dict[str, Any], degrees: di
 
 def without(rank: int) -> dict[str, Any]:
     """A step with the sum over stages left out on purpose."""
-    kept, weight_updater.sum_partial = weight_updater.sum_partial, lambda holding, mesh: None
-    try:
+    with patch.object(weight_updater, "sum_partial", lambda holding, mesh: None):
         return once(rank, PIPELINE)
-    finally:
-        weight_updater.sum_partial = kept
 
 
 def once(rank: int, degrees: dict[str, Any], task: Any = Doubling, count: int = 1, compute: Any = "fp32") -> Any:
@@ -231,7 +228,6 @@ class Plain(nn.Module):
         self.blocks = nn.ModuleList([nn.Linear(2, 2)])
 
     def plan(self) -> Any:
-        """Only where its blocks are."""
         return tiny().plan()
 
 

@@ -43,14 +43,11 @@ def port() -> int:
 
 
 class Meeting:
-    """Ranks that meet, each in a process of its own."""
-
     def __init__(self, folder: Path, port: int, count: int) -> None:
         self._folder, self._port, self._count = folder, port, count
         self._running: list[Started] = []
 
     def begin(self, *words: str) -> None:
-        """The next rank."""
         rank = len(self._running)
         named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self._count, "MASTER_ADDR": "127.0.0.1",
                  "MASTER_PORT": self._port}  # fmt: skip
@@ -59,7 +56,6 @@ class Meeting:
         self._running.append(Started(command, err=self._folder / f"rank-{rank}", env=environment))
 
     def said(self) -> list[str]:
-        """What each said, at their end."""
         for one in self._running:
             one.wait(120)
         return [(self._folder / f"rank-{rank}").read_text() for rank in range(len(self._running))]

@@ -10,8 +10,6 @@ from nemo_vfm.parallel.ranks.rank_watchdog import READS, RankWatch
 
 
 class Together:
-    """A store of this process."""
-
     def __init__(self) -> None:
         self.held: dict[str, bytes] = {}
 

@@ -3,6 +3,7 @@
 import math
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -142,11 +143,8 @@ def test_several_ranks_see_one_devices_numbers_and_equal_rows(count: int, degree
 
 
 def without_exchange(rank: int, *arguments: Any) -> dict[str, Any]:
-    kept, TableUpdater.reduce = TableUpdater.reduce, lambda self: None  # type: ignore[method-assign]
-    try:
+    with patch.object(TableUpdater, "reduce", lambda self: None):
         return steps(rank, *arguments)
-    finally:
-        TableUpdater.reduce = kept  # type: ignore[method-assign]
 
 
 @pytest.mark.cluster

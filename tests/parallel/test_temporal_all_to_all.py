@@ -1,6 +1,7 @@
 """Tests that every layout of an ST-DiT gives one device's numbers, and that a wrong order of frames is detected."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -47,11 +48,8 @@ def in_plain_order(rank: int, degrees: dict[str, Any]) -> dict[str, Any]:
     """Frames numbered as if tensor ranks had not split tokens."""
     from nemo_vfm.models import st_dit
 
-    kept, st_dit.frame_order = st_dit.frame_order, lambda frames, device: torch.arange(frames)
-    try:
+    with patch.object(st_dit, "frame_order", lambda frames, device: torch.arange(frames)):
         return steps(rank, degrees, None, 2, space_time, Doubling(LONG))
-    finally:
-        st_dit.frame_order = kept
 
 
 def test_frames_in_the_wrong_order_are_seen(alone: dict[str, Any]):

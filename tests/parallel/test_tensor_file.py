@@ -25,18 +25,15 @@ BODY = bytes(range(40))
 
 
 def packed(header: object, body: bytes = BODY, length: int | None = None) -> bytes:
-    """A file of this header."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text) if length is None else length) + text + body
 
 
 def changed(name: str, **entry: object) -> dict[str, object]:
-    """The good header with another entry."""
     return GOOD | {name: {**GOOD[name], **entry}}
 
 
 def read(folder: Path, data: bytes) -> dict[str, torch.Tensor]:
-    """What is in such a file."""
     (folder / "x.safetensors").write_bytes(data)
     return tensor_file.read(folder / "x.safetensors")
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -136,11 +137,8 @@ def test_recomputing_and_offloading_change_no_number(
 
 def without(rank: int, degrees: dict[str, Any]) -> dict[str, Any]:
     """The first step with one sum left out on purpose."""
-    kept, weight_updater.sum_partial = weight_updater.sum_partial, lambda holding, mesh: None
-    try:
+    with patch.object(weight_updater, "sum_partial", lambda holding, mesh: None):
         return steps(rank, degrees, count=1)
-    finally:
-        weight_updater.sum_partial = kept
 
 
 @pytest.mark.parametrize("degrees", [{"tensor": 2}, {"tensor": 2, "sequence": True}], ids=str)

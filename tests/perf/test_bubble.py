@@ -48,7 +48,6 @@ def one_by_one(of: ParallelPlan) -> dict[int, list[tuple[str, int, int]]]:
 
 
 def needs(kind: str, stage: int, microbatch: int, stages: int) -> list[tuple[str, int, int]]:
-    """What must be done before."""
     if kind == "F":
         return [("F", stage - 1, microbatch)] * (stage > 0)
     if kind == "W":

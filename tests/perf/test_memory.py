@@ -60,21 +60,18 @@ CLOSE = 0.1
 
 @cache
 def known(name: str) -> ModelFacts:
-    """Of a model."""
     build, shapes = KNOWN[name]
     with torch.device("meta"):
         return facts(build(), shapes)
 
 
 def said(name: str, degrees: dict[str, Any], *, gpu: bool = False, **how: Any) -> int:
-    """In all."""
     return memory(known(name), ParallelPlan(**degrees), microbatch_rows=ROWS, gpu=gpu, **how).total
 
 
 def measured(
     rank: int, name: str, degrees: dict[str, Any], recompute: str = "none", precision: Any = "fp32"
 ) -> Measured:
-    """On this rank."""
     build, shapes = KNOWN[name]
     plan = ParallelPlan(**degrees)
     how = {"recompute": recompute}

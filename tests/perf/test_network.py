@@ -13,7 +13,6 @@ BOX = Network(
 
 
 def network(name: str) -> Network:
-    """A network of ours by its name."""
     return ingredient("network", name, Network)
 
 

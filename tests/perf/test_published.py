@@ -1,23 +1,15 @@
 """Tests that published throughputs fit our formula, or are known not to, and by how much."""
 
-import importlib.util
-import sys
 from types import ModuleType
 
 import pytest
 
-from tests.support.repository import ROOT
+from tests.support.benchmarks import module_of
 
 
 @pytest.fixture(scope="module")
 def published() -> ModuleType:
-    """benchmarks/published_mfu.py."""
-    spec = importlib.util.spec_from_file_location("published_mfu", ROOT / "benchmarks/published_mfu.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["published_mfu"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return module_of("published_mfu")
 
 
 def test_nemotrons_ramp_is_42_3_42_3_and_40_9_percent_with_attention_counted_whole(published: ModuleType):

@@ -90,7 +90,6 @@ def striped_png(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two films that move."""
     folder = tmp_path_factory.mktemp("videos")
     for seed in range(2):
         write_film(folder / f"{seed}.mp4", pan(seed))
@@ -111,7 +110,6 @@ def media(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def clips(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Those films, curated."""
     folder = tmp_path_factory.mktemp("clips") / "run"
     recipe = str(ROOT / "recipes/curation/clips.yaml")
     assert main(["run", recipe, "--overlay", "smoke", f"run_dir={folder}", f"source.path={videos}"]) == 0
@@ -128,7 +126,6 @@ def one_tar(folder: Path, path: Path) -> Path:
 
 
 def random_clip(folder: Path) -> Path:
-    """A CLIP that has learnt nothing."""
     pytest.importorskip("transformers", reason="needs the extra transformers")
     from tests.support.tiny_models import tiny_clip
 
@@ -136,14 +133,12 @@ def random_clip(folder: Path) -> Path:
 
 
 def random_vlm(folder: Path) -> Path:
-    """A vision-language model that has learnt nothing."""
     from tests.support.tiny_models import tiny_vlm
 
     return tiny_vlm(folder)
 
 
 def random_transnet(folder: Path) -> Path:
-    """A TransNet V2 that has learnt nothing."""
     from safetensors.torch import save_file
 
     from nemo_vfm.models.transnet import TransNetV2
@@ -170,7 +165,6 @@ def random_language_model(folder: Path) -> Path:
 
 
 def lines_of_text(folder: Path) -> Path:
-    """A file of documents."""
     from tests.support.tiny_tokenizers import LINES
 
     folder.mkdir()

@@ -249,27 +249,14 @@ def image_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 IMAGE, GIVEN = ["task.pipeline=wan21_i2v"], "callbacks.preview.given=[a.jpg]"
+NO_IMAGE = "this network starts from an image, but the samples have none"
 WITHOUT_IMAGE = [
-    (
-        "full",
-        [*IMAGE, "data.path=a"],
-        "callbacks.preview",
-        "this network starts from an image, but the samples have none",
-    ),
-    (
-        "lora",
-        [*IMAGE, "data.path=a"],
-        "callbacks.preview",
-        "this network starts from an image, but the samples have none",
-    ),
+    ("full", [*IMAGE, "data.path=a"], "callbacks.preview", NO_IMAGE),
+    ("lora", [*IMAGE, "data.path=a"], "callbacks.preview", NO_IMAGE),
     ("sample_pretrained", ["pipeline=wan21_i2v"], "prompts", "set prompts.given to an image"),
-    (
-        "sample_pretrained",
-        ["pipeline=wan21_i2v", "pipeline.frame_conditioning=null", "prompts.given=[a.jpg]"],
-        "prompts",
-        "takes none",
-    ),
-]
+    ("sample_pretrained", ["pipeline=wan21_i2v", "pipeline.frame_conditioning=null", "prompts.given=[a.jpg]"],
+     "prompts", "takes none"),
+]  # fmt: skip
 WITH_IMAGE = [
     ("full", [*IMAGE, GIVEN, "data.path=a"]), ("lora", [*IMAGE, GIVEN, "data.path=a"]),
     ("full", [*IMAGE, "data.path=a", "task.pipeline.frame_conditioning.none_given=0.1"]),
@@ -379,16 +366,13 @@ def test_a_run_and_a_sweep_refuse_it_as_well_and_leave_nothing(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     recipe = str(ROOT / "recipes/quickstart.yaml")
     assert main(["run", recipe, "steps.train.model.heads=7"]) == 2
-    with pytest.raises(UserError, match=r"divisible by heads 7[\s\S]*Nothing was run"):
-        _check_all(sweep_plan(sweeping(recipe, "steps.train.model.heads=4,7")))
-    assert "width 192 is not divisible by heads 7" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-def sweeping(recipe: str, word: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     run.add_arguments(parser)
-    return parser.parse_args([recipe, "--sweep", word])
+    words = parser.parse_args([recipe, "--sweep", "steps.train.model.heads=4,7"])
+    with pytest.raises(UserError, match=r"divisible by heads 7[\s\S]*Nothing was run"):
+        _check_all(sweep_plan(words))
+    assert "width 192 is not divisible by heads 7" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_place_is_the_line_of_the_key_in_its_file(tmp_path: Path, capsys):

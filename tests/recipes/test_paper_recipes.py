@@ -50,12 +50,6 @@ def job(name: str, *changes: str, small: bool = True) -> Train:
     return built
 
 
-def latents_of(name: str) -> tuple[int, ...]:
-    """Frames, rows and columns, as the recipe's header says."""
-    text = (ROOT / "recipes/diffusion" / f"{name}.yaml").read_text()
-    return tuple(map(int, re.findall(r"latents of (\d+) x (\d+) x (\d+)", text)[0]))
-
-
 def above_one(plan: ParallelPlan) -> set[str]:
     return {axis for axis, size in zip(AXES, plan.sizes, strict=True) if size > 1}
 
@@ -65,7 +59,8 @@ def test_its_samples_divide_as_its_plan_asks(name, gpus, tokens):
     built = job(name, small=False)
     plan, (batch,) = built.parallel, built.data.batch_sizes().values()
     assert plan.world == gpus and batch % (plan.data * plan.microbatches) == 0 and tokens % plan.tokens == 0
-    frames, height, width = latents_of(name)
+    header = (ROOT / "recipes/diffusion" / f"{name}.yaml").read_text()
+    frames, height, width = map(int, re.findall(r"latents of (\d+) x (\d+) x (\d+)", header)[0])
     if name.startswith("st_"):
         assert frames % plan.tokens == 0 and (height // 2) * (width // 2) % plan.context == 0
 

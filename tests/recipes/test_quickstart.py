@@ -31,7 +31,6 @@ def command(run_dir: Path, *overrides: str) -> list[str]:
 
 
 def run(run_dir: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    """Run it to its end."""
     return preloaded.run(command(run_dir, *overrides))
 
 
@@ -50,7 +49,6 @@ def weights(run_dir: Path) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run."""
     run_dir = tmp_path_factory.mktemp("quickstart") / "run"
     done = run(run_dir)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -59,7 +59,6 @@ class Days:
         return checkpoint.found(self.folder / f"train_{day}")
 
     def ids(self, day: int, feature: str) -> list[int]:
-        """Those that have rows."""
         vocabulary = read_vocabulary(self.folder / f"import_{day}/vocabulary.safetensors")
         return [int(one) for one in vocabulary.ids[feature]]
 

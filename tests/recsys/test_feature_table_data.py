@@ -53,7 +53,6 @@ def ids(found):
 
 
 def equal_batches(a, b):
-    """Whether two batches without groups hold the same, in the same order."""
     columns = ("index", "ids_B", "weight_B", "dense_BF")
     same = all(torch.equal(torch.as_tensor(getattr(a, n)), torch.as_tensor(getattr(b, n))) for n in columns)
     same = same and all(torch.equal(label, b.labels[name]) for name, label in a.labels.items())

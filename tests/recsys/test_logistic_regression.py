@@ -33,7 +33,6 @@ def truth(features: dict[str, Jagged], dense: Tensor) -> Tensor:
 
 
 def fitted(parts: list[LabelledSamples], ridge: float) -> LogisticModel:
-    """The fit of one ridge."""
     return dict(LogisticRegression(ridges=[ridge], max_iterations=200).fits(parts, ROWS))[ridge]
 
 

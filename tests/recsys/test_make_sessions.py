@@ -38,20 +38,17 @@ def job(**changes: int | str) -> MakeSessions:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run."""
     folder = tmp_path_factory.mktemp("made")
     job().run(Run(folder, seed=5))
     return folder
 
 
 def whole(folder: Path) -> LogChunk:
-    """All samples of a table."""
     return LogChunk.cat(list(FeatureTable(folder).log_chunks()))
 
 

@@ -52,7 +52,6 @@ def columns() -> dict[str, np.ndarray]:
 
 
 def imported(folder: Path, found: dict[str, np.ndarray], **settings) -> Path:
-    """The table."""
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(found), folder / "log.parquet")
     options = {"session": None, "weight": "w"} | settings

@@ -59,7 +59,6 @@ def job(trained: Path, **options) -> ScoreTable:
 
 
 def scored(_: int, trained: Path, folder: Path, ranks: int) -> None:
-    """On one rank of several."""
     job(trained, ranks=ranks, keep=["age", "country"]).run(Run(folder, seed=3))
 
 

@@ -38,7 +38,6 @@ def command(folder: Path, *more: str) -> list[str]:
 
 
 def final(train: Path) -> checkpoint.Checkpoint:
-    """The newest of a training."""
     found = checkpoint.newest(train / "checkpoints")
     assert found is not None and found.step == 8
     return found

@@ -11,16 +11,12 @@ from nemo_vfm.report.sections import column_bytes
 from tests.report.conftest import Seen, read_page
 
 
-def shown(folder: Path) -> tuple[Section | None, Seen]:
-    run = RunFolder.open(folder)
-    found = next(column_bytes.sections(run, SectionMedia(run, 0)), None)
-    return found, read_page(f"<div>{found.body if found else ''}</div>")
-
-
 def written(folder: Path, manifest: Any) -> tuple[Section | None, Seen]:
     (folder / "table").mkdir(exist_ok=True)
     (folder / "table/manifest.json").write_text(json.dumps(manifest))
-    return shown(folder)
+    run = RunFolder.open(folder)
+    found = next(column_bytes.sections(run, SectionMedia(run, 0)), None)
+    return found, read_page(f"<div>{found.body if found else ''}</div>")
 
 
 def test_the_columns_of_a_table_add_up_and_the_largest_stands_first(tmp_path: Path) -> None:

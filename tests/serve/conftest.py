@@ -18,6 +18,5 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 @pytest.fixture(scope="session")
 def server(folder: tuple[Path, Any]) -> Iterator[Running]:
-    """A server without a key."""
     with running(folder[0]) as found:
         yield found

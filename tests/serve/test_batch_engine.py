@@ -23,8 +23,6 @@ NUCLEUS = Choice(temperature=1.5, top_p=0.9)
 
 
 class Recorder:
-    """Keeps what it is told."""
-
     def __init__(self, most: int = 10**9) -> None:
         self.given: list[TokenResult] = []
         self.new: list[TokenResult] = []

@@ -152,12 +152,7 @@ def test_every_way_of_asking_ends_at_a_token_that_ends_a_text(
 
 
 class Fragments:
-    """Decodes each token to one of a few texts, so that a random model thinks.
-
-    Args:
-        parts: the texts.
-        shift: of the tokens against them.
-    """
+    """Decodes each token to one of a few texts, `shift` further on, so that a random model thinks."""
 
     def __init__(self, parts: Sequence[str], shift: int) -> None:
         self.parts, self.shift = parts, shift

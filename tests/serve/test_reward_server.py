@@ -53,7 +53,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 @pytest.fixture(scope="module")
 def rewards(model: tuple[Path, Any]) -> Iterator[Running]:
-    """Its server, small in all ways."""
     with running(model[0], room_tokens=400, max_waiting=40, at_once=3, score_weights=WEIGHTS) as found:
         yield found
 
@@ -270,8 +269,11 @@ def test_what_a_local_model_cannot_score_is_a_sentence(folder: tuple[Path, Any],
         served_reward(folder=model[0], precision="fp32", attributes=["a", "b"])
     with pytest.raises(UserError, match="a weight for taste"):
         served_reward(folder=model[0], precision="fp32", weights={"taste": 1.0})
+    (bare := model[0].parent / "bare").mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (bare / name).write_bytes((model[0] / name).read_bytes())
     with pytest.raises(UserError, match="has no chat template"):
-        served_reward(folder=model[0], tokenizer=_without_template(model[0]), precision="fp32")
+        served_reward(folder=model[0], tokenizer=bare, precision="fp32")
     names = ["_", "_", "good", "_", "short"]
     local = LocalReward(model=lambda: served_reward(folder=model[0], precision="fp32", attributes=names), room_gb=1e-4)
     assert sorted(json.loads(local.say([{"role": "assistant", "content": "a"}]).text)) == ["good", "short"]
@@ -286,14 +288,6 @@ def test_what_a_local_model_cannot_score_is_a_sentence(folder: tuple[Path, Any],
             local.say(messages)
         assert not isinstance(error.value, UserError)  # which would end the run
     local.close()
-
-
-def _without_template(folder: Path) -> Path:
-    other = folder.parent / "bare"
-    other.mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (other / name).write_bytes((folder / name).read_bytes())
-    return other
 
 
 @pytest.mark.slow

@@ -36,8 +36,6 @@ Written = list[tuple[list[int], list[float | None]]]
 
 
 class _Listener:
-    """Keeps what it is told."""
-
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.logprobs: list[float | None] = []

@@ -46,7 +46,6 @@ def batch(index: int = 0, deduped: bool = True, count: int = 8) -> FeatureBatch:
 
 
 def everything(found: FeatureBatch) -> dict[str, list]:
-    """All that a sample has, as lists."""
     whole = found.expanded()
     features = {name: lists(rows) for name, rows in whole.features.items()}
     labels = {name: label.tolist() for name, label in whole.labels.items()}
@@ -127,8 +126,6 @@ def test_bad_batches_are_named(sentence):
 
 
 class Log:
-    """Batch after batch of a log."""
-
     def __init__(self, deduped: bool) -> None:
         self.deduped = deduped
 
@@ -162,8 +159,6 @@ class Sums(nn.Module):
 
 
 class Clicked:
-    """Learns whether a sample was clicked."""
-
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         assert isinstance(batch, FeatureBatch)
         features = batch.expanded().features

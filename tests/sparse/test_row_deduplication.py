@@ -20,30 +20,18 @@ def features(pairs):
     return {"a": jagged([a for a, _ in pairs]), "b": jagged([b for _, b in pairs])}
 
 
-def firsts(pairs):
-    """Of each sample the first that equals it, by comparing all with all."""
-    return [pairs.index(pair) for pair in pairs]
-
-
+@pytest.mark.parametrize("clustered", [False, True])
 @settings(max_examples=80, deadline=None)
-@given(PAIRS)
-def test_expanded_is_the_input_and_each_distinct_row_is_stored_once_in_order(pairs):
-    found = deduplicate(features(pairs), {"both": ["a", "b"]})["both"]
+@given(pairs=PAIRS)
+def test_expanded_is_the_input_and_each_distinct_row_or_run_of_them_is_stored_once_in_order(clustered, pairs):
+    found = deduplicate(features(pairs), {"both": ["a", "b"]}, clustered=clustered)["both"]
     assert [*zip(*map(lists, found.expanded().values()), strict=True)] == pairs
-    assert [*zip(*map(lists, found.features.values()), strict=True)] == distinct(pairs)
+    runs = [pair for place, pair in enumerate(pairs) if not place or pairs[place - 1] != pair]
+    assert [*zip(*map(lists, found.features.values()), strict=True)] == (runs if clustered else distinct(pairs))
 
 
 def distinct(pairs):
     return [pair for place, pair in enumerate(pairs) if pairs.index(pair) == place]
-
-
-@settings(max_examples=60, deadline=None)
-@given(PAIRS)
-def test_runs_are_exact_and_store_one_row_a_run(pairs):
-    found = deduplicate(features(pairs), {"both": ["a", "b"]}, clustered=True)["both"]
-    assert [*zip(*map(lists, found.expanded().values()), strict=True)] == pairs
-    runs = [pair for place, pair in enumerate(pairs) if not place or pairs[place - 1] != pair]
-    assert [*zip(*map(lists, found.features.values()), strict=True)] == runs
 
 
 def constant(columns, seed):
@@ -82,7 +70,7 @@ COLLIDING = [constant, by_length, by_first_column, without_order, without_border
 @settings(max_examples=25, deadline=None)
 @given(pairs=PAIRS)
 def test_no_collision_joins_different_rows_or_parts_equal_ones(hashed, pairs):
-    assert _representatives([*features(pairs).values()], hashed).tolist() == firsts(pairs)
+    assert _representatives([*features(pairs).values()], hashed).tolist() == [pairs.index(pair) for pair in pairs]
 
 
 def test_after_a_collision_rows_are_hashed_with_another_seed_and_settled_in_one_round():

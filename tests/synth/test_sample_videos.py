@@ -35,7 +35,6 @@ def job(
     at: Path | None = None, *, batch_size: int = 2, texts: list[str] = TEXTS, scale: float = 2.0,
     step_cache: FirstBlockCache | None = None, parallel: SamplingPlan = SamplingPlan(), depth: int = 1,
 ) -> Sample:  # fmt: skip
-    """A sampling job with a tiny pipeline."""
     codec, text_encoder = WaveletCodec(levels_space=2, levels_time=1), HashedNgrams(dim=32, max_tokens=8)
     return Sample(
         model=partial(DiT, in_channels=96, text_dim=32, width=24, depth=depth, heads=2), checkpoint=at,
@@ -47,7 +46,6 @@ def job(
 
 
 def pixels(folder: Path, index: int) -> np.ndarray:
-    """The frames of one sample."""
     with open_video(folder / "samples" / f"{index:03d}.mp4") as reader:
         return reader.read(range(3))
 
@@ -175,11 +173,6 @@ def test_step_cache_figures_survive_a_resume(tmp_path: Path) -> None:
 def test_a_step_cache_that_does_not_measure_reports_no_error(tmp_path: Path) -> None:
     outcome = job(step_cache=FirstBlockCache(threshold=0.1)).run(Run(tmp_path, seed=3))
     assert set(outcome.figures) == {"videos", "skipped_blocks"}
-    assert "step_cache" not in json.loads((job_without_cache(tmp_path / "plain") / "samples.json").read_text())[0]
-
-
-def job_without_cache(folder: Path) -> Path:
-    """Run the job without a step cache and return its run folder."""
-    folder.mkdir()
-    job().run(Run(folder, seed=3))
-    return folder
+    (plain := tmp_path / "plain").mkdir()
+    job().run(Run(plain, seed=3))
+    assert "step_cache" not in json.loads((plain / "samples.json").read_text())[0]

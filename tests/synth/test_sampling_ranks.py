@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -80,12 +81,8 @@ def test_a_step_cache_skips_the_same_blocks_on_all_ranks_as_on_one(
 
 def without_exchange(rank: int) -> dict[str, Any]:
     """Sample with each rank using its own estimate for both."""
-    kept = SamplingRanks.estimates
-    SamplingRanks.estimates = lambda self, own: [own, own]  # type: ignore[method-assign]
-    try:
+    with patch.object(SamplingRanks, "estimates", lambda self, own: [own, own]):
         return sampled_latents(rank, {"guidance": 2}, ["dit"])
-    finally:
-        SamplingRanks.estimates = kept  # type: ignore[method-assign]
 
 
 def test_a_missing_exchange_of_estimates_changes_the_latents(alone: dict[str, Any]) -> None:
@@ -109,14 +106,10 @@ def test_the_plan_reports_the_weight_bytes_of_the_fullest_rank(degrees: dict[str
 
 def sampled(rank: int, folder: Path, degrees: dict[str, Any], blind: int | None = None) -> str:
     """Run the job on this rank; a blind rank finds no missing file."""
-    one = job(batch_size=1, parallel=SamplingPlan(**degrees))
     said = sample_videos.everyone_says
-    if rank == blind:
-        sample_videos.everyone_says = lambda text: said("[]" if text.startswith("[") else text)
-    try:
-        return one.run(Run(folder, seed=3)).summary
-    finally:
-        sample_videos.everyone_says = said
+    heard = (lambda text: said("[]" if text.startswith("[") else text)) if rank == blind else said
+    with patch.object(sample_videos, "everyone_says", heard):
+        return job(batch_size=1, parallel=SamplingPlan(**degrees)).run(Run(folder, seed=3)).summary
 
 
 @pytest.mark.parametrize("degrees", [{"shard": 2}, {"replicate": 2}, {"guidance": 2}], ids=str)

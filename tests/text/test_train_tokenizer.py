@@ -204,9 +204,16 @@ def test_a_share_is_another_one_with_another_seed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", LEARNERS)
-def test_nothing_to_learn_from_is_said(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": " "}\n')
-    with pytest.raises(NothingKept, match="no document with text"):
+@pytest.mark.parametrize(("lines", "error", "said"), [
+    ('{"text": " "}\n', NothingKept, "no document with text"),
+    ('{"text": "a"}\n' + "{\n" * 20, DataError,
+     r"^16 documents in a row up to number 17 of .*a\.jsonl are bad: not JSON$"),
+], ids=["nothing", "bad"])  # fmt: skip
+def test_nothing_to_learn_from_and_bad_documents_are_said_by_every_learner_in_the_same_words(
+    kind: str, lines: str, error: type[Exception], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text(lines)
+    with pytest.raises(error, match=said):
         TrainTokenizer(documents=Documents(path=tmp_path), learner=LEARNERS[kind]()).run(Run(tmp_path))
     assert not (tmp_path / "tokenizer").exists()
 
@@ -227,13 +234,6 @@ def test_nothing_to_learn_from_is_said(kind: str, tmp_path: Path) -> None:
 def test_settings_that_cannot_be_are_refused(make: Callable[[], Learner], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         make()
-
-
-@pytest.mark.parametrize("kind", LEARNERS)
-def test_bad_documents_are_said_by_every_learner_in_the_same_words(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' + "{\n" * 20)
-    with pytest.raises(DataError, match=r"^16 documents in a row up to number 17 of .*a\.jsonl are bad: not JSON$"):
-        TrainTokenizer(documents=Documents(path=tmp_path), learner=LEARNERS[kind]()).run(Run(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])

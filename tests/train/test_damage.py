@@ -22,7 +22,6 @@ LAYOUT = "parallel.shard=2"
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Latents to train on."""
     return tiny_training.shards(tmp_path_factory.mktemp("data") / "shards")
 
 
@@ -49,7 +48,6 @@ def truncated(folder: Path, others: Path) -> None:
 
 
 def flipped(folder: Path, others: Path) -> None:
-    """One bit."""
     file = folder / LAST / PART
     content = bytearray(file.read_bytes())
     content[-5] ^= 1

@@ -230,8 +230,6 @@ def test_damage_in_what_a_checkpoint_says_of_the_data_is_an_error_with_a_sentenc
 
 
 class _Nothing:
-    """Data of no parts."""
-
     def position(self, index: int) -> dict[str, ReadPosition]:
         return {}
 

@@ -20,12 +20,7 @@ PROMISE = "the run ends after this step, with a checkpoint"
 
 
 class Terminal:
-    """A command in a process group of its own, as in a terminal: a Ctrl-C reaches all of the group.
-
-    Args:
-        words: the command.
-        folder: where what it says on standard error is kept.
-    """
+    """A command in a process group of its own, as in a terminal: a Ctrl-C reaches all of the group."""
 
     def __init__(self, words: Sequence[str], folder: Path, cwd: Path = ROOT) -> None:
         self._said = folder / "said"
@@ -33,7 +28,6 @@ class Terminal:
         self._process = preloaded.Started(words, err=self._said, cwd=cwd, env=environment)
 
     def until(self, happened: Callable[[], bool]) -> None:
-        """Wait for a file or a line."""
         end = time.monotonic() + LIMIT_S
         while not happened():
             assert self._process.poll() is None and time.monotonic() < end, self.said()
@@ -54,7 +48,6 @@ class Terminal:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Latents to train on."""
     return tiny_training.shards(tmp_path_factory.mktemp("data") / "shards")
 
 

@@ -66,7 +66,6 @@ class StepsTaken:
 def train(
     duration: str = "10 steps", *, kill_at: int = 0, every_steps: int = 4, lr: float = 0.05, **more: object
 ) -> Train:
-    """A job over the toy regression."""
     settings: dict[str, object] = {
         "model": ToyModel, "data": ToyData(), "task": ToyTask(),
         "optimizer": partial(torch.optim.AdamW, lr=lr), "schedule": WarmupCosine(warmup_steps=2, total_steps=20),
@@ -84,12 +83,10 @@ def resumed_steps(folder: Path, seed: int = 3, duration: str = "10 steps", **mor
 
 
 def lines(folder: Path) -> list[dict[str, float]]:
-    """The metrics written so far."""
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def final(folder: Path, step: int) -> dict[str, torch.Tensor]:
-    """All tensors of a checkpoint."""
     files = sorted((folder / f"checkpoints/step-{step:08d}").glob("*.safetensors"))
     assert [file.stem for file in files] == ["ema", "model", "optimizer"]
     return {f"{file.stem}/{name}": tensor for file in files for name, tensor in load_file(file).items()}
@@ -221,8 +218,6 @@ def test_what_a_training_says_leaves_the_time_to_whoever_measures_the_whole(tmp_
 
 
 class WithoutHeldOut(ToyData):
-    """Toy data that is all trained on."""
-
     def val_dataloader(self) -> list[Batch]:
         return []
 

@@ -46,7 +46,6 @@ def words(tokens: Path, *more: str) -> list[str]:
 
 
 def trained(rank: int, folder: Path, given: list[str]) -> None:
-    """On this rank."""
     composed = compose(RECIPE, given, overlays=["smoke"])
     build(composed).run(Run(folder, composed.to_yaml(), composed.seed))
 

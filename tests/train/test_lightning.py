@@ -39,7 +39,6 @@ OURS = ("loss", "grad_norm", "lr", "val_loss")
 
 
 def lightnings() -> dict[str, object]:
-    """Lightning's own callbacks."""
     return {
         "lr": LearningRateMonitor(), "summary": ModelSummary(), "stats": DeviceStatsMonitor(cpu_stats=True),
         "timer": Timer(), "bar": RichProgressBar(),
@@ -47,11 +46,7 @@ def lightnings() -> dict[str, object]:
 
 
 class Watching(Callback):
-    """A stranger's: it notes what the trainer says, and logs a number of its own.
-
-    Args:
-        stop_at: the step after which it wishes for an end; 0 is none.
-    """
+    """A stranger's: notes what the trainer says, logs a number, and may wish for an end after a step."""
 
     def __init__(self, stop_at: int = 0) -> None:
         self.stop_at = stop_at

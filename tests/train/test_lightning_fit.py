@@ -108,7 +108,6 @@ def lines(folder: Path) -> list[tuple[int, dict[str, float]]]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that nobody disturbed."""
     folder = tmp_path_factory.mktemp("whole")
     outcome = job().run(Run(folder, seed=3))
     assert outcome.figures["steps"] == 18 and {"train_loss", "val_loss"} <= outcome.figures.keys()
@@ -116,7 +115,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def require_same(folder: Path, whole: Path) -> None:
-    """The same bits everywhere."""
     one, two = weights(folder), weights(whole)
     assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
     assert sorted(lines(folder), key=str) == sorted(lines(whole), key=str)
@@ -170,7 +168,6 @@ def require_resumed(folder: Path, whole: Path, batches: int, **more: Any) -> Non
 
 
 def newest_step(folder: Path) -> int:
-    """Of the checkpoints."""
     return max(int(path.stem.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-*.ckpt"))
 
 

@@ -193,8 +193,6 @@ def test_a_logger_that_failed_rests_before_it_is_tried_again() -> None:
 
 
 class Broken:
-    """Cannot be opened."""
-
     def open(self, folder: Path) -> object:
         raise ConnectionError("no route to host\n<html>")
 

@@ -79,8 +79,6 @@ def clicks(g: int) -> Clicks:
 
 
 class Tables(nn.Module):
-    """The product of two embeddings."""
-
     def __init__(self) -> None:
         super().__init__()
         self.user, self.item = nn.Embedding(16, 4), nn.Embedding(16, 4)
@@ -91,8 +89,6 @@ class Tables(nn.Module):
 
 
 class Click:
-    """Learns whether an item is clicked."""
-
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         assert isinstance(batch, Clicks)
         return ModelInputs({"ids_B2": batch.ids_B2}, {"clicked": batch.clicked_B}, batch.weight_B)
@@ -110,7 +106,6 @@ class ByLightning(LightningDataModule):
 
 
 def train(duration: str, **more: Any) -> Train:
-    """A job over clicks."""
     adamw, every_4 = partial(torch.optim.AdamW, lr=0.05), SaveCheckpoints(every_steps=4, keep_last=None)
     settings = slots(duration=Duration.parse(duration), **{"data": Seen(), "checkpoint": every_4, **more})
     return Train(model=Tables, task=Click(), optimizer=adamw, **settings)

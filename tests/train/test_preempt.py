@@ -20,8 +20,6 @@ from tests.train.test_job import final, lines, resumed_steps, train
 
 
 class Asks:
-    """Sends signals to its own process after a step."""
-
     def __init__(self, step: int, *, times: int = 1, number: signal.Signals = signal.SIGTERM) -> None:
         self.step, self.times, self.number = step, times, number
 
@@ -31,7 +29,6 @@ class Asks:
 
 
 def state(folder: Path) -> str:
-    """What the folder says of itself."""
     return str(json.loads((folder / "status.json").read_text())["state"])
 
 

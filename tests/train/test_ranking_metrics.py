@@ -180,16 +180,17 @@ def test_a_metric_that_is_not_defined_is_left_out_and_said(
     labels: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     real = click_log.batch
-    monkeypatch.setattr(click_log, "batch", lambda index: _with_label(real(index), labels[0]))
+
+    def with_one_label(index: int):
+        batch = real(index)
+        batch.labels["click"].fill_(labels[0])
+        return batch
+
+    monkeypatch.setattr(click_log, "batch", with_one_label)
     job(ONE).run(Run(tmp_path, seed=1))
     last = lines(tmp_path)[-1]
     assert "val_loss" in last and "val_auc" not in last and "val_normalised_entropy" not in last
     assert ("val_calibration" in last) == (labels == [1.0])
-
-
-def _with_label(batch, label: float):
-    batch.labels["click"].fill_(label)
-    return batch
 
 
 def test_without_held_out_samples_nothing_is_measured_or_written(tmp_path: Path) -> None:

@@ -26,13 +26,11 @@ LIMIT_S = 400.0  # of any run here, on a machine that has other things to do
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Latents to train on."""
     return tiny_training.shards(tmp_path_factory.mktemp("data") / "shards")
 
 
 @pytest.fixture(scope="module")
 def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of one process."""
     folder = tmp_path_factory.mktemp("alone") / "run"
     on_ranks(1, trained, changes(data, folder))
     return folder
@@ -105,7 +103,6 @@ def require_same_weights(folder: Path, other: Path) -> None:
 
 
 def torchrun(words: list[str], restarts: int) -> list[str]:
-    """The same command by torchrun, two processes."""
     assert words[1:3] == ["-m", "nemo_vfm"]
     own = ["--standalone", "--nproc-per-node=2", f"--max-restarts={restarts}", "--monitor-interval=0.2"]
     return [sys.executable, "-m", "torch.distributed.run", *own, *words[1:]]

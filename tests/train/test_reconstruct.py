@@ -254,8 +254,6 @@ def test_another_training_has_no_reconstructions(run: TrainState) -> None:
 
 
 class _NotOurs:
-    """Some other task."""
-
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         raise AssertionError
 

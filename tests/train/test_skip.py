@@ -34,7 +34,6 @@ def train(folder: Path, skip: Skip = NOTHING, steps: int = 6, data: ToyData | No
 
 
 def weights(folder: Path, step: int) -> dict[str, torch.Tensor]:
-    """Weights and running averages."""
     found = folder / "checkpoints" / f"step-{step:08d}"
     return {f"{group}/{name}": x for group in ("model", "ema")
             for name, x in load_file(found / f"{group}.safetensors").items()}  # fmt: skip

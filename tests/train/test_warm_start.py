@@ -40,7 +40,6 @@ def job(
     ema: bool = True, schedule: Schedule = Constant(), saving: SaveCheckpoints | None = None,
     validation: Validate | None = None,
 ) -> Train:  # fmt: skip
-    """The toy regression."""
     return Train(
         model=model, data=ToyData(), task=ToyTask(), optimizer=partial(torch.optim.AdamW, lr=0.05),  # type: ignore[arg-type]
         schedule=schedule, weights=Weights(start_from=start_from), callbacks={"ema": EMA(decay=0.9)} if ema else {},
@@ -84,7 +83,6 @@ class Wider(ToyModel):
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A finished run."""
     trained(job(), tmp_path / "source")
     (tmp_path / "source" / "recipe.yaml").touch()
     (tmp_path / "source" / "manifest.json").touch()
@@ -93,7 +91,6 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was said loudly."""
     texts: list[str] = []
     monkeypatch.setattr(log, "warn", texts.append)
     monkeypatch.setattr(log, "warn_once", texts.append)
@@ -258,7 +255,6 @@ class Steps:
         self.saving, self.until = saving, until
 
     def run(self, run: Run) -> Outcome:
-        """Train."""
         return Outcome("", {"steps": stepped(job(saving=self.saving), run, self.until).step})
 
 

@@ -6,7 +6,6 @@ _WORDS = ["".join(random.Random(seed).choices("etaoinshrdlu", k=2 + seed % 8)) f
 
 
 def sentences(count: int, *, seed: int, num_words: int = 30) -> list[str]:
-    """Each of other words."""
     numbers = random.Random(seed)
     return [" ".join(numbers.choices(_WORDS, k=num_words)) for _ in range(count)]
 

@@ -48,7 +48,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ours(folders: Path, family: str, **adapters: AdapterFile) -> DiT:
-    """Load our model with adapters."""
     model = load_video_model(folders / family / "base").eval()
     load_adapters(model, adapters)
     return model
@@ -292,7 +291,6 @@ def test_an_invalid_adapter_is_refused_with_the_reason(folders: Path, tmp_path: 
 
 
 def trained(folders: Path, family: str = "wan 2.1 text") -> DiT:
-    """Build a nonzero adapter of ours on a base."""
     targets = {"all": AdapterTarget(modules="blocks.*.self_attention.*", rank=4, alpha=8.0)}
     model = AdaptedModel(lambda: load_video_model(folders / family / "base"), LowRankAdapter(targets=targets))()
     torch.manual_seed(0)

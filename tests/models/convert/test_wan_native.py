@@ -45,7 +45,6 @@ def written(theirs: torch.nn.Module, folder: Path, *, comfyui: bool = False) -> 
 
 
 def read(file: Path, **given: int | str) -> Wan:
-    """The model of a file."""
     with opened_tensors(file) as found:
         assert found is not None and is_wan(found.tensors)
         weights = WanWeights(file, found.tensors, **given)

@@ -22,5 +22,4 @@ def hub(monkeypatch, tmp_path):
 
 @pytest.fixture
 def download(hub, tmp_path):
-    """Downloads the model into a folder of the test."""
     return ModelDownload(hub, tmp_path / "model")

@@ -241,7 +241,6 @@ def test_a_proxy_is_not_asked_for_private_addresses(environment, tmp_path):
 
 
 def certificate(folder, name):
-    """Write a key and a self-signed certificate for a name."""
     x509 = pytest.importorskip("cryptography.x509")
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -100,17 +100,6 @@ def test_the_folder_itself_may_be_a_symbolic_link(download, tmp_path):
     assert "nothing to do" in download.get("README.md") and (tmp_path / "disk" / "README.md").is_file()
 
 
-def test_a_refused_second_run_does_not_disturb_the_first_one_during_listing(hub, download):
-    def second(handler):
-        with pytest.raises(UserError, match="another `nemo-vfm get`"):
-            download.get()
-        handler.answer()
-
-    hub.faults["/revision/main"] = [second]
-    download.get()
-    assert download.files() == SAFE
-
-
 def test_a_model_that_has_only_pickles_needs_an_explicit_pattern(hub, download):
     hub.commits[COMMIT] = {"model.pt": b"pickle", "README.md": b"hello"}
     with pytest.raises(UserError, match=r"no safetensors weights, only model\.pt\. Loading these elsewhere may run"):
@@ -190,13 +179,14 @@ def test_a_damaged_or_oversized_partial_file_is_downloaded_again(hub, download):
     assert download.files() == SAFE and "bytes=4000000-" not in [one.get("Range") for one in hub.headers]
 
 
-def test_two_runs_cannot_write_to_one_folder(hub, download):
+@pytest.mark.parametrize(("during", "wanted"), [("/revision/main", []), ("README.md", ["vae/*"])])
+def test_a_second_run_is_refused_and_does_not_disturb_the_first(hub, download, during, wanted):
     def second(handler):
         with pytest.raises(UserError, match="another `nemo-vfm get` is writing to"):
-            download.get("vae/*")
+            download.get(*wanted)
         handler.answer()
 
-    hub.faults["README.md"] = [second]
+    hub.faults[during] = [second]
     download.get()
     assert download.files() == SAFE
 

@@ -1,5 +1,7 @@
 """Tests attention in FP8 against attention in float32, and models that sample with it."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -54,11 +56,8 @@ def test_queries_and_keys_are_rounded_and_probabilities_too() -> None:
     assert (found - torch.softmax(scores, 3)).abs().max() > 1e-3
 
 
-def model() -> nn.Module:
-    return DiT(in_channels=4, width=64, depth=2, heads=4, text_dim=16, patch=(1, 2, 2))
-
-
 def output(spec: Fp8 | None) -> Tensor:
+    model = partial(DiT, in_channels=4, width=64, depth=2, heads=4, text_dim=16, patch=(1, 2, 2))
     built = build_for_inference(model, 0, SamplingRanks(), lambda _: None, init_weights=True, fp8=spec)
     nn.init.normal_(built.out.weight, std=0.1, generator=torch.Generator().manual_seed(0))
     for name, parameter in built.named_parameters():

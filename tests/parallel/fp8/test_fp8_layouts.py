@@ -43,8 +43,7 @@ GPT = (partial(doubled, AwakeGPT, vocab=96, width=256, depth=2, heads=4, mlp_hid
 def started(plan: ParallelPlan, spec: Fp8, model: Factory, task: Any, **how: Any) -> StepRunner:
     engine = TorchEngine(**how)
     optimizer = partial(torch.optim.AdamW, lr=1e-3)
-    engine = engine.start(EngineInputs(model, task, optimizer, Precision("fp32", spec), 3, plan))
-    return engine
+    return engine.start(EngineInputs(model, task, optimizer, Precision("fp32", spec), 3, plan))
 
 
 def steps(rank: int, degrees: dict[str, Any], spec: Fp8, parts: Any, count: int = 3, **how: Any) -> dict[str, Any]:
@@ -165,13 +164,10 @@ def test_recomputation_and_a_schedule_that_defers_weight_gradients_change_nothin
 
 def of_data_ranks_alone(rank: int, degrees: dict[str, Any], recipe: str, parts: Any) -> dict[str, Any]:
     """The fault of others: ranks that split a tensor do not agree on its amax."""
-    kept = operands.largest, history_updater._alike
-    operands.largest = lambda amax, group: amax
-    history_updater._alike = lambda mesh: [] if mesh.sharding is None else mesh.sharding.get_all_groups()
-    try:
+    with pytest.MonkeyPatch.context() as changed:
+        for module in (operands, history_updater):
+            changed.setattr(module, "largest", lambda amax, group: amax)
         return steps(rank, degrees, spec_of(recipe), parts)
-    finally:
-        operands.largest, history_updater._alike = kept
 
 
 @pytest.mark.parametrize("place", [0, 2], ids=[IDS[0], IDS[2]])

@@ -66,7 +66,6 @@ def test_a_model_of_another_size_or_without_a_plan_is_refused_and_unchanged() ->
 
 
 def losses(model: GPT, steps: int) -> list[float]:
-    """Of a language of noisy counting."""
     random, found = torch.Generator().manual_seed(1), []
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for _ in range(steps):

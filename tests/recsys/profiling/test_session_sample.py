@@ -32,7 +32,6 @@ FIGURES = ["samples_per_session", "coverage", "length", "unchanged", "factor"]
 
 @cache
 def intervals(fraction: float, seed: int) -> list[dict[str, float]]:
-    """Figures of `history`."""
     sums = SessionSums(["history"], seed)
     for chunk in sampled_chunks(LogInMemory(LOG, len(LOG)), fraction, seed):
         sums.add(chunk)

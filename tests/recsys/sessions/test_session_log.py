@@ -17,7 +17,6 @@ WIDE = IdFeature(rows=100_000, popularity=ZipfMandelbrot(exponent=0.5))  # so th
 
 
 def whole(log: SessionLog) -> LogChunk:
-    """All samples in the order of time."""
     return LogChunk.cat(list(log.log_chunks()))
 
 

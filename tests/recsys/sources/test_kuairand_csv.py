@@ -29,18 +29,14 @@ def by_loop(rows: np.ndarray, history: int, gap_ms: int) -> list[tuple[int, int,
     return found
 
 
-def in_order(source: KuaiRandCsv) -> LogChunk:
-    chunk = LogChunk.cat([*source.log_chunks()])
-    order = np.lexsort([column.numpy() for column in (chunk.ids_B, chunk.time_B, chunk.session_B)])
-    return chunk.select(torch.from_numpy(order))
-
-
 @pytest.mark.parametrize(("history", "gap_minutes"), [(5, 30), (1, 5), (1000, 600)])
 def test_sessions_and_histories_are_those_of_a_loop(tmp_path, history, gap_minutes):
     rows = kuairand_rows(700)
     source = KuaiRandCsv(paths=[write_kuairand(tmp_path / "log.csv", rows)], history=history, gap_minutes=gap_minutes)
     assert isinstance(source, ImportSource) and isinstance(source, LogSource)
-    chunk = source.completed(in_order(source))
+    read = LogChunk.cat([*source.log_chunks()])
+    order = np.lexsort([column.numpy() for column in (read.ids_B, read.time_B, read.session_B)])
+    chunk = source.completed(read.select(torch.from_numpy(order)))
     samples = [*zip(chunk.ids_B.tolist(), chunk.session_B.tolist(), lists(chunk.features["history"]), strict=True)]
     assert samples == by_loop(rows, history, gap_minutes * 60_000)
     assert len({len(sample[2]) for sample in samples}) > 1 and len({sample[1] for sample in samples}) > 30

@@ -21,10 +21,6 @@ SPECS = {
 }
 
 
-def with_dtype(dtype):
-    return {name: TableSpec(spec.rows, spec.width, spec.features, spec.pooling, dtype) for name, spec in SPECS.items()}
-
-
 def batch(weighted=False):
     rows = {"place": 11, "history": 30, "age": 7, "bought": 30, "clicked": 30}
     return {
@@ -47,7 +43,8 @@ def by_torch(tables, feature, given):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_vectors_are_those_of_torch(dtype, weighted):
-    tables, features = FusedTables(with_dtype(dtype), RowSgd(1.0)), batch(weighted)
+    specs = {name: TableSpec(one.rows, one.width, one.features, one.pooling, dtype) for name, one in SPECS.items()}
+    tables, features = FusedTables(specs, RowSgd(1.0)), batch(weighted)
     out = tables.lookup(features)
     assert list(out) == list(features)
     for feature, given in features.items():

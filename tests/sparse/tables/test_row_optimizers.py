@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -33,18 +34,10 @@ def row_wise(w, g, state, t, decay, mode="l2"):
     return [x - LR / (math.sqrt(state["m"]) + 1e-8) * d for x, d in zip(w, g, strict=True)]
 
 
-def row_wise_decoupled(w, g, state, t, decay):
-    return row_wise(w, g, state, t, decay, "decoupled")
-
-
 def decayed(w, g, decay, mode):
     if mode == "l2":
         return w, [d + decay * x for x, d in zip(w, g, strict=True)]
     return [x * (1 - LR * decay) for x in w], g
-
-
-def adagrad_decoupled(w, g, state, t, decay):
-    return adagrad(w, g, state, t, decay, "decoupled")
 
 
 def moments(g, state, t):
@@ -72,9 +65,9 @@ CASES = {
     "adagrad": (lambda decay: RowAdaGrad(LR, weight_decay=decay), adagrad),
     "row-wise adagrad": (lambda decay: RowWiseAdaGrad(LR, weight_decay=decay), row_wise),
     "decoupled row-wise": (lambda decay: RowWiseAdaGrad(LR, weight_decay=decay, weight_decay_mode="decoupled"),
-                  row_wise_decoupled),
+                           partial(row_wise, mode="decoupled")),
     "decoupled adagrad": (lambda decay: RowAdaGrad(LR, weight_decay=decay, weight_decay_mode="decoupled"),
-                          adagrad_decoupled),
+                          partial(adagrad, mode="decoupled")),
     "adam": (lambda decay: RowAdam(LR, (0.9, 0.99), weight_decay=decay), adam),
     "adam with l2": (lambda decay: RowAdam(LR, (0.9, 0.99), weight_decay=decay, weight_decay_mode="l2"), adam_l2),
     "lamb": (lambda decay: RowLamb(LR, (0.9, 0.99), 1e-8, decay), lamb),

@@ -171,7 +171,6 @@ def test_a_program_ends_with_its_parent_even_if_that_is_killed(tmp_path):
 
 
 def _until(holds, seconds: float = 20.0):
-    """Whether it comes to hold."""
     end = time.monotonic() + seconds
     while not (found := holds()) and time.monotonic() < end:
         time.sleep(0.02)
@@ -188,15 +187,10 @@ for path in {paths!r}:
 """
 
 
-def _secret(folder: Path) -> Path:
-    secret = folder / ".ssh" / "id_rsa"
+def test_no_file_elsewhere_is_read_not_through_a_link_either(tmp_path, monkeypatch):
+    secret = tmp_path / ".ssh" / "id_rsa"
     secret.parent.mkdir()
     secret.write_text(CANARY)
-    return secret
-
-
-def test_no_file_elsewhere_is_read_not_through_a_link_either(tmp_path, monkeypatch):
-    secret = _secret(tmp_path)
     monkeypatch.setenv("API_KEY", CANARY)
     paths = [str(secret), f"/proc/{os.getpid()}/environ", f"/proc/{os.getpid()}/mem", "/proc/self/environ",
              "/etc/passwd", __file__]  # fmt: skip

@@ -75,14 +75,6 @@ PROMPT = "Say why the tide turns."
 CALM = "the sea is calm"
 
 
-def _answer(drawn: list[Instruction]) -> str:
-    """An answer that obeys all of them, no longer than it must be."""
-    asks = {one.kind: one.values for one in drawn}
-    short = _built(asks, 1)
-    missing = asks.get("min_words", {"count": 0})["count"] - len(words(short))
-    return _built(asks, 1 + max(0, missing))
-
-
 def _built(asks, fill: int) -> str:
     if "choice" in asks:
         return asks["choice"]["options"][0]
@@ -140,7 +132,9 @@ def test_what_is_drawn_can_be_obeyed_all_at_once():
     for seed in range(1000):
         drawn = draw(random.Random(seed), 1 + seed % 7, prompt=PROMPT)
         kinds |= {one.kind for one in drawn}
-        answer = _answer(drawn)
+        asks = {one.kind: one.values for one in drawn}
+        missing = asks.get("min_words", {"count": 0})["count"] - len(words(_built(asks, 1)))
+        answer = _built(asks, 1 + max(0, missing))  # no longer than it must be
         broken += [(seed, one.text, answer) for one in drawn if not one.holds(answer)]
     assert not broken, broken[:2]
     assert kinds == set(KINDS)

@@ -41,8 +41,6 @@ def draft(asked: str = "Why?", answer: str = "Because.", **more: Any) -> Draft:
 
 
 class GivenRows:
-    """Rows that are made already."""
-
     def __init__(self, drafts: Sequence[Draft]) -> None:
         self._drafts = drafts
 

@@ -18,8 +18,6 @@ TALK = [{"role": "user", "content": "One?"}, {"role": "assistant", "content": "1
 
 
 class Rows:
-    """Rows that are given as they are."""
-
     def __init__(self, *rows: dict[str, Any]) -> None:
         self.rows = rows
 

@@ -33,8 +33,6 @@ class Unmentioned:
 
 
 class Judged:
-    """Refuses what the judge calls bad."""
-
     def prompts(self) -> dict[str, frozenset[str]]:
         return {"judge": frozenset({"answer"})}
 
@@ -47,7 +45,6 @@ class Judged:
 
 
 def passed(folder: Path, rows: Any, *filters: Any, generator: Any = None, **more: Any) -> list[dict[str, Any]]:
-    """What is kept of rows."""
     folder.mkdir(exist_ok=True)
     columns = {name: more.pop(name) for name in ("column", "answer", "licence") if name in more}
     job = Synthesize(
@@ -100,7 +97,8 @@ def test_texts_and_licences_come_from_the_columns_that_are_named(named: bool) ->
         GivenRows(rows=rows, **columns),
     ]
     for pipeline in made:
-        draft = drafted(pipeline, "- one two")
+        draft = first(pipeline, "- one two")
+        assert isinstance(draft, Draft), draft
         text = next(str(one["content"]) for one in draft.messages if "three" in str(one["content"]).lower())
         assert ("THREE" in text, draft.licence) == (named, "CC0" if named else "MIT")
 
@@ -129,20 +127,12 @@ def test_a_dialogue_has_so_many_turns(turns: int) -> None:
     assert [one["role"] for one in end.value.value.messages] == ["user", "assistant"] * turns
 
 
-def drafted(pipeline: Any, answer: str) -> Draft:
-    """The first row."""
-    made = first(pipeline, answer)
-    assert isinstance(made, Draft), made
-    return made
-
-
 def first(pipeline: Any, answer: str) -> Any:
     """What becomes of the first row, where a model says the same to everything."""
     return told(next(iter(told(pipeline.candidates(), answer))), answer)
 
 
 def told(program: Any, answer: str) -> Any:
-    """What a program gives back."""
     try:
         asks = next(program)
         while True:

@@ -21,10 +21,6 @@ RULES = {
 }  # fmt: skip
 
 
-def judge_that_denies(words: str) -> ToldModel:
-    return ToldModel(lambda messages: "No." if words in str(messages[-1]["content"]) else "Yes.", "judge")
-
-
 def test_the_recipe_makes_the_same_fifty_rows_whatever_the_order_of_answers(tmp_path: Path) -> None:
     found = []
     for name in ("one", "other"):
@@ -49,8 +45,9 @@ def test_the_recipe_makes_the_same_fifty_rows_whatever_the_order_of_answers(tmp_
 
 @pytest.mark.parametrize(("words", "rule"), RULES.items())
 def test_what_the_judge_denies_drops_the_row(tmp_path: Path, words: str, rule: str) -> None:
+    judge = ToldModel(lambda messages: "No." if words in str(messages[-1]["content"]) else "Yes.", "judge")
     with pytest.raises(NemoVfmError, match=f"Most often: {rule}"):
-        ran(tmp_path, "incapable", "rows=2", "pipeline.requests=2", judge=judge_that_denies(words))
+        ran(tmp_path, "incapable", "rows=2", "pipeline.requests=2", judge=judge)
     assert ledger_of(tmp_path)["dropped"].keys() == {rule}
 
 

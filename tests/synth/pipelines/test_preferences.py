@@ -25,7 +25,6 @@ def fixed(text: str) -> ToldModel:
 
 
 def reward(messages: Sequence[Json]) -> str:
-    """Likes digits."""
     number = sum(letter.isdigit() for letter in str(messages[-1]["content"]))
     return json.dumps(dict.fromkeys(("helpfulness", "correctness", "coherence", "complexity", "verbosity"), number))
 
@@ -103,8 +102,6 @@ def test_a_judge_or_a_reward_model_that_answers_prose_fails_the_row_and_says_so(
 
 
 class _Sums:
-    """Tasks with known answers."""
-
     def __init__(self, count: int = 4) -> None:
         self.count = count
 

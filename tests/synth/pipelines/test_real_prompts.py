@@ -19,7 +19,6 @@ FILE = "{_target_: nemo_vfm.synth.given.row_file.RowFile, path: %s}"
 
 
 def half(folder: Path, name: str, rows: list[dict[str, Any]], *changes: str, **models: Any) -> list[dict[str, Any]]:
-    """One half of these rows."""
     (folder / name).mkdir()
     path = folder / "prompts.jsonl"
     path.write_text("".join(json.dumps({"flagged": False, **row}) + "\n" for row in rows))
@@ -82,8 +81,6 @@ def test_one_half_is_answered_and_the_other_stays_tasks_that_are_read_again(tmp_
 
 
 class Guard:
-    """Asks whether a prompt is bad."""
-
     def prompts(self) -> dict[str, frozenset[str]]:
         return {}
 

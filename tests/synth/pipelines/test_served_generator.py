@@ -29,7 +29,6 @@ RECIPES = sorted(path.stem for path in (ROOT / "recipes/synthetic").glob("*.yaml
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model."""
     path = tmp_path_factory.mktemp("model")
     model_folder(path)
     return path
@@ -37,7 +36,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ours(folder: Path) -> Iterator[str]:
-    """The address of our server."""
     with running(folder, at_once=16, room_tokens=40_000) as server:
         yield server.address
 

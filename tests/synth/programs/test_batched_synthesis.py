@@ -27,7 +27,6 @@ def job(**changes: Any) -> Synthesize:
 
 
 def answered(folder: Path, model: ToldModel) -> int:
-    """Answer all requests, as a service would."""
     lines = [json.loads(line) for file in folder.glob("requests-*.jsonl") for line in file.read_text().splitlines()]
     results = [
         {"custom_id": line["custom_id"], "error": None, "response": {

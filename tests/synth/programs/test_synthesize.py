@@ -43,7 +43,6 @@ AT = Endpoint(url="https://a.example/v1", permissions=allowed("https://a.example
 
 
 def job(*changes: str) -> Any:
-    """The recipe's."""
     return build(compose(RECIPE, list(changes)))
 
 
@@ -88,8 +87,6 @@ def test_who_is_asked_is_told_before_a_run_and_must_be_allowed(capsys):
 
 
 class Listening(EmbeddedResponder):
-    """Keeps what it is asked."""
-
     def __init__(self) -> None:
         super().__init__(error_rate=0)
         self.heard: list[str] = []
@@ -152,7 +149,6 @@ class Shuffled(EmbeddedResponder):
 
 
 def by(generator: EmbeddedResponder, count: int = 30, **more: Any) -> Synthesize:
-    """The recipe's job with another model."""
     made = job(f"rows={count}")
     return Synthesize(
         pipeline=made.pipeline, prompts=made.prompts, generator=generator, rows=count, min_yield=0.1, tries=1, **more
@@ -345,12 +341,13 @@ def test_another_prompt_asks_only_what_it_changes(tmp_path: Path) -> None:
     assert again.asked == 30
 
 
+class Refusing(EmbeddedResponder):
+    def say(self, messages: Any) -> Said:
+        raise EndpointError("the service answered 400 Bad Request: use max_completion_tokens")
+
+
 @pytest.mark.parametrize("recipe", [one for one in RECIPES if one != "filter_rows"])
 def test_a_service_that_refuses_every_question_is_the_users_to_mend_and_says_how(tmp_path: Path, recipe: str) -> None:
-    class Refusing(EmbeddedResponder):
-        def say(self, messages: Any) -> Said:
-            raise EndpointError("the service answered 400 Bad Request: use max_completion_tokens")
-
     made = build(compose(str(ROOT / f"recipes/synthetic/{recipe}.yaml"), ["rows=3", "tries=1"]))
     made.generator = Refusing()
     with pytest.raises(
@@ -362,13 +359,9 @@ def test_a_service_that_refuses_every_question_is_the_users_to_mend_and_says_how
 
 
 def test_a_judge_that_refuses_every_question_is_named_where_no_row_is_left(tmp_path: Path) -> None:
-    class Refusing(EmbeddedResponder):
-        def say(self, messages: Any) -> Said:
-            raise EndpointError("no such field")
-
     made = build(compose(str(ROOT / "recipes/synthetic/ratings.yaml"), ["rows=3", "tries=1"]))
     made.models = {"judge": Refusing()}
-    with pytest.raises(UserError, match=r"the model in the role judge answered none of \d+ questions: no such field"):
+    with pytest.raises(UserError, match=r"the model in the role judge answered none of \d+ questions: the service"):
         made.run(Run(tmp_path))
 
 
@@ -417,8 +410,6 @@ def test_a_list_in_another_form_is_copied_out_and_what_it_does_not_say_is_refuse
 
 
 class _OddYears:
-    """Refuses rows by themselves."""
-
     def broken_rule(self, draft: Draft) -> str | None:
         return "an odd year" if int(draft.messages[1]["content"].rstrip(".")[-1]) % 2 else None
 
@@ -439,8 +430,6 @@ class _SameKind:
 
 
 class _Asked:
-    """Refuses what the judge says no to."""
-
     def prompts(self) -> Mapping[str, frozenset[str]]:
         return {"judge": frozenset({"answer"})}
 

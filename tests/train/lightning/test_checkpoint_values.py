@@ -23,14 +23,10 @@ from nemo_vfm.train.lightning_fit import LightningFit
 
 
 class Colour(Enum):
-    """Somebody's choice."""
-
     RED = "red"
 
 
 class Bits(IntFlag):
-    """Several at once."""
-
     A, B = 1, 2
 
 

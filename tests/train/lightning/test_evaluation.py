@@ -100,7 +100,6 @@ def test_the_figures_are_those_of_the_trainer_with_the_checkpoint(tmp_path, fitt
 
 
 def predict(folder: Path, trained: Path, returns=lambda x, y: y, **more) -> dict[str, list]:
-    """The columns."""
     data = partial(Numbers, **more.pop("numbers", {}))
     job = LightningPredict(module=partial(Line, returns), data=data, trained=trained, accelerator="cpu", **more)
     job.run(Run(folder))
@@ -223,20 +222,23 @@ def test_a_recipe_fits_tests_and_predicts_and_its_report_has_the_figures(tmp_pat
     assert pq.read_metadata(tmp_path / "run/predict/predictions.parquet").num_rows == 22
 
 
+def run_steps(folder: Path, steps: str) -> None:
+    (folder / "recipe.yaml").write_text(f"_target_: nemo_vfm.workflow.Workflow\nsteps:\n{steps}")
+    command = [sys.executable, "-m", "nemo_vfm", "run", str(folder / "recipe.yaml"), "--trust", "tests",
+               f"run_dir={folder / 'run'}"]  # fmt: skip
+    done = preloaded.run(command, timeout=400)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 @pytest.mark.cluster
 def test_two_ranks_predict_the_rows_of_one_in_the_same_order(tmp_path, fitted):
     """In the step narrow only the training before it is on two: rank 0 predicts alone."""
     one = f"module: {{_target_: {HERE}.Line}}, data: {{_target_: {HERE}.Numbers}}, accelerator: cpu"
     fit = f"{{_target_: nemo_vfm.train.lightning_fit.LightningFit, {one}, trainer: {{max_epochs: 2}}, devices: 2"
     predict = f"{{_target_: nemo_vfm.train.lightning.evaluation.LightningPredict, {one}, trained: '${{run_dir}}/fit'"
-    (tmp_path / "recipe.yaml").write_text(
-        f"_target_: nemo_vfm.workflow.Workflow\nsteps:\n  fit: {fit}, keep_best: {{metric: error, mode: min}}}}\n"
-        f"  wide: {predict}, ckpt: best, devices: 2}}\n  narrow: {predict}, ckpt: best, devices: 1}}\n"
-    )
-    command = [sys.executable, "-m", "nemo_vfm", "run", str(tmp_path / "recipe.yaml"), "--trust", "tests",
-               f"run_dir={tmp_path / 'run'}"]  # fmt: skip
-    done = preloaded.run(command, timeout=400)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_steps(tmp_path, f"  fit: {fit}, keep_best: {{metric: error, mode: min}}}}\n"
+                        f"  wide: {predict}, ckpt: best, devices: 2}}\n"
+                        f"  narrow: {predict}, ckpt: best, devices: 1}}\n")  # fmt: skip
     layer = torch.load(find_checkpoint(tmp_path / "run/fit", "best"), weights_only=True)["state_dict"]
     for step in ("wide", "narrow"):
         rows = np.array(pq.read_table(tmp_path / f"run/{step}/predictions.parquet")["prediction"].to_pylist())[:, 0]
@@ -260,12 +262,6 @@ def test_steps_of_one_rank_wait_for_none_of_the_ranks_beside_them(tmp_path):
     one = f"module: {{_target_: {HERE}.Measured}}, data: {{_target_: {HERE}.Numbers}}, accelerator: cpu"
     fit = f"{{_target_: nemo_vfm.train.lightning_fit.LightningFit, {one}, trainer: {{max_epochs: 1}}"
     test = f"{{_target_: nemo_vfm.train.lightning.evaluation.LightningTest, {one}, trained: '${{run_dir}}/wide'}}"
-    (tmp_path / "recipe.yaml").write_text(
-        f"_target_: nemo_vfm.workflow.Workflow\nsteps:\n  narrow: {fit}}}\n"
-        f"  wide: {fit}, devices: 2, start_from: '${{run_dir}}/narrow'}}\n  test: {test}\n  last: {fit}, devices: 2}}\n"
-    )
-    command = [sys.executable, "-m", "nemo_vfm", "run", str(tmp_path / "recipe.yaml"), "--trust", "tests",
-               f"run_dir={tmp_path / 'run'}"]  # fmt: skip
-    done = preloaded.run(command, timeout=400)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_steps(tmp_path, f"  narrow: {fit}}}\n  wide: {fit}, devices: 2, start_from: '${{run_dir}}/narrow'}}\n"
+                        f"  test: {test}\n  last: {fit}, devices: 2}}\n")  # fmt: skip
     assert json.loads((tmp_path / "run/test/figures.json").read_text())["figures"]["mean"] == pytest.approx(10.5)

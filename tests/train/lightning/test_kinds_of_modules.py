@@ -137,8 +137,6 @@ class OneCycle(Net):
 
 
 class EveryFourth(Net):
-    """A schedule that moves with every fourth step."""
-
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.Adam(self.parameters(), lr=1e-2)
         config = {"scheduler": ExponentialLR(optimizer, 0.5), "interval": "step", "frequency": 4}
@@ -165,8 +163,6 @@ class WarmUp(Net):
 
 
 class ManyCalls(Net):
-    """An optimizer that calls the step several times."""
-
     def configure_optimizers(self) -> Any:
         return torch.optim.LBFGS(self.parameters(), lr=0.1, max_iter=3)
 
@@ -244,8 +240,6 @@ class InnerLoop(Net):
 
 
 class Averaged(Net):
-    """An average of its weights beside them."""
-
     def __init__(self) -> None:
         super().__init__()
         self.average = AveragedModel(self.net)
@@ -309,16 +303,12 @@ class LeavesSomeOut(Net):
 
 
 class StopsItself(Net):
-    """Ends the run in the middle of an epoch."""
-
     def on_train_batch_end(self, *_: Any) -> None:
         if self.trainer.global_step == 2 * BATCHES + 2:
             self.trainer.should_stop = True
 
 
 class EndsEpochsEarly(Net):
-    """Leaves out the rest of every epoch."""
-
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
         return -1 if batch_idx == BATCHES - 1 else None
 
@@ -388,8 +378,6 @@ class TellsTheEpoch(Net):
 
 
 class Backbone(Net):
-    """For `BackboneFinetuning`."""
-
     def __init__(self) -> None:
         super().__init__()
         self.backbone = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
@@ -416,8 +404,6 @@ class ForgetfulBuffer(Net):
 
 
 class KeepsMore(Net):
-    """Saves an attribute of its own."""
-
     def __init__(self) -> None:
         super().__init__()
         self.total = 0.0
@@ -434,8 +420,6 @@ class KeepsMore(Net):
 
 
 class Counts(Callback):
-    """A callback with a state."""
-
     def __init__(self) -> None:
         self.total = 0.0
 
@@ -452,8 +436,6 @@ class Counts(Callback):
 
 @dataclass(frozen=True)
 class Kind:
-    """What a project is made of."""
-
     module: Callable[[], LightningModule] = Net
     loaders: Callable[[bool], Any] = rows
     trainer: dict[str, Any] = field(default_factory=dict)
@@ -542,12 +524,10 @@ def train(kind: Kind, folder: Path, *, draws: bool, killed_at: str = "") -> dict
 
 
 def last(folder: Path) -> Path:
-    """The newest checkpoint."""
     return max((folder / "checkpoints").glob("step-*.ckpt"))
 
 
 def train_and_die(kind: Kind, folder: Path, place: str) -> None:
-    """For `in_a_copy`."""
     train(kind, folder, draws=True, killed_at=place)
 
 
@@ -596,7 +576,6 @@ def train_plainly(kind: Kind, folder: Path) -> tuple[dict[str, Any], dict[str, l
 
 
 def require_same(one: Any, two: Any, where: str = "") -> None:
-    """To the bit."""
     if isinstance(one, Tensor):
         assert torch.equal(one, two), where
     elif isinstance(one, Mapping):
@@ -629,7 +608,6 @@ OFTEN = [(name, "middle") for name in KINDS] + [
 
 
 def places(kind: Kind) -> list[str]:
-    """Where it can be killed."""
     validates = kind.options()["val_check_interval"] == 3 and kind.options().get("limit_val_batches") != 0
     return [*KILLS] if validates else ["begin", "middle"]
 

@@ -26,8 +26,6 @@ HERE = "tests.train.lightning.test_lightning_cli"
 
 
 class Backbone(torch.nn.Module):
-    """A network that a classifier is given."""
-
     def __init__(self, hidden_dim: int = 8) -> None:
         super().__init__()
         self.layers = torch.nn.Sequential(
@@ -159,7 +157,6 @@ def trainer(**options: Any) -> Trainer:
 
 
 def by_hand(text: str, made: Callable[[], tuple[LightningModule, LightningDataModule, Trainer]]) -> LightningModule:
-    """Trained as LightningCLI would."""
     seed_everything(yaml.safe_load(text)["seed_everything"], workers=True)
     module, data, theirs = made()
     theirs.fit(module, data)
@@ -167,7 +164,6 @@ def by_hand(text: str, made: Callable[[], tuple[LightningModule, LightningDataMo
 
 
 def by_lightning_cli(text: str, made: object) -> LightningModule:
-    """Trained by it."""
     from lightning.pytorch.cli import LightningCLI
 
     Path("theirs.yaml").write_text(text)

@@ -172,8 +172,6 @@ class Counted(IterableDataset[torch.Tensor]):
 
 
 class Streamed(Net):
-    """Reads one."""
-
     def train_dataloader(self) -> Any:
         return DataLoader(Counted(), batch_size=2)
 
@@ -198,8 +196,6 @@ class Stateful:
 
 
 class Sized(Stateful):
-    """It has one."""
-
     def __len__(self) -> int:
         return 6
 
@@ -219,8 +215,6 @@ class Pairs(Net):
 
 
 class StatefulAlone(Net):
-    """Reads such a loader alone."""
-
     def train_dataloader(self) -> Any:
         return Stateful()
 
@@ -265,8 +259,6 @@ class Numbers(Dataset[torch.Tensor]):
 
 
 class OfNumbers(Net):
-    """Reads them."""
-
     def __init__(self) -> None:
         super().__init__()
         self.numbers = Numbers()
@@ -295,8 +287,6 @@ class Kept(Callback):
 
 
 class Killed(Callback):
-    """Dies."""
-
     def __init__(self, batch: int) -> None:
         self.batch = batch
 
@@ -389,7 +379,6 @@ def require_resumed(case: str, folder: Path, whole: Path, batches: list[int], ki
 
 
 def rates(folder: Path) -> list[float]:
-    """Of all steps."""
     return [value for line in lines(folder) for name, value in json.loads(line).items() if name.startswith("lr-")]
 
 

@@ -32,8 +32,6 @@ from tests.support import preloaded
 
 
 class Squares(LightningDataModule):
-    """Small pictures."""
-
     def train_dataloader(self) -> DataLoader[Any]:
         return DataLoader(torch.linspace(-1, 1, 8 * 16).reshape(8, 1, 4, 4), batch_size=2)  # type: ignore[arg-type]
 
@@ -118,7 +116,6 @@ def test_on_two_ranks_the_first_draws_and_the_others_find_the_same_folders(tmp_p
 
 
 def drawn(folder: Path) -> list[Path]:
-    """All pictures."""
     return sorted((folder / run_experiment.FOLDER).rglob("*.png"))
 
 

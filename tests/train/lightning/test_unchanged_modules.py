@@ -35,8 +35,6 @@ class Rows(LightningDataModule):
 
 
 class Dense(torch.nn.Module):
-    """A network that a module is given."""
-
     def __init__(self, input_size: int = 4, hidden: int = 8) -> None:
         super().__init__()
         self.model = torch.nn.Sequential(torch.nn.Linear(input_size, hidden), torch.nn.Linear(hidden, 1))
@@ -112,7 +110,6 @@ MODULES: dict[str, tuple[str, Callable[[], LightningModule]]] = {
 
 
 def fit(module: str) -> str:
-    """A recipe of two epochs."""
     return ("_target_: nemo_vfm.train.lightning_fit.LightningFit\nrun_dir: out\nseed: 5\naccelerator: cpu\n"
             f"trainer: {{max_epochs: 2}}\ndata: {{_target_: @Rows, scale: 2.0}}\nmodule: {module}\n"
             ).replace("@", f"{HERE}.")  # fmt: skip

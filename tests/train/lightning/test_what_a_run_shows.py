@@ -44,8 +44,6 @@ class Ill(BoringModel):
 
 
 class TwoLoaders(Ill):
-    """Validates on two."""
-
     def val_dataloader(self) -> Any:
         return [DataLoader(RandomDataset(32, 4)), DataLoader(RandomDataset(32, 4))]
 
