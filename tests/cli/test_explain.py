@@ -41,7 +41,6 @@ OURS = Roots.standard()
 
 @cache
 def found() -> Catalogue:
-    """Everything that there is, looked up once."""
     return catalogue(OURS, DEFAULT_TRUST)
 
 
@@ -55,7 +54,6 @@ def judged(text: str, slot: Slot) -> list[Problem]:
 
 
 def explained(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What the verb prints."""
     assert main(["explain", *words]) == 0
     return capsys.readouterr().out
 
@@ -112,7 +110,6 @@ def test_every_argument_of_ours_is_given_or_left_out_with_the_reason():
 
 
 def judged_arguments(name: str) -> list[str]:
-    """What the constructor takes."""
     from nemo_vfm.config import hints
 
     return list(hints.signature(found().known[name]).arguments)

@@ -551,7 +551,6 @@ TINY_WAN = {"num_attention_heads": 2, "attention_head_dim": 24, "in_channels": 4
 
 
 def latent_batch(index: int) -> VideoBatch:
-    """Two samples of latents and text."""
     random = torch.Generator().manual_seed(index)
     return VideoBatch(
         index, ("a", "b"), torch.ones(2), ("", ""), torch.full((2,), 8.0),

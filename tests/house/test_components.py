@@ -22,7 +22,6 @@ COMPONENT_ROOMS = ("curate", "synth", "text", "train", "recsys", "evaluate", "mo
 
 
 def resolve(name: str) -> object:
-    """The class or function behind a dotted name."""
     module, _, attribute = name.rpartition(".")
     return getattr(importlib.import_module(module), attribute)
 
@@ -49,7 +48,6 @@ def public_classes() -> dict[str, type]:
 
 
 def constructor(component: object) -> typing.Callable[..., object]:
-    """What is called to build it."""
     return component.__init__ if inspect.isclass(component) else component
 
 

@@ -23,7 +23,6 @@ def rows() -> list[list[str]]:
 
 
 def extras() -> set[str]:
-    """The names of setup.py's extras."""
     for node in tree(ROOT / "setup.py").body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "EXTRAS":
             return {key.value for key in node.value.keys}

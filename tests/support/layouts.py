@@ -64,7 +64,6 @@ class FromBatch:
     """Doubles the latents that a batch has, at noise levels that follow from them."""
 
     def prepare(self, batch: VideoBatch, *, seed: int, training: bool) -> ModelInputs:
-        """The batch's own tensors."""
         assert batch.latents_BCTHW is not None and batch.text_BLD is not None and batch.text_mask_BL is not None
         latents = batch.latents_BCTHW
         inputs = {"latents_BCTHW": latents, "noise_B": latents.flatten(1).mean(1), "fps_B": batch.fps_B}
@@ -72,7 +71,6 @@ class FromBatch:
         return ModelInputs(inputs | text, {"x": 2 * latents + 1}, batch.weight_B)
 
     def losses(self, output: torch.Tensor, prepared: ModelInputs) -> torch.Tensor:
-        """Mean square error of each sample."""
         return (output - prepared.targets["x"]).square().flatten(1).mean(1)
 
 
@@ -101,7 +99,6 @@ class AwakeWan(Wan):
 
 
 def moved(name: str, shape: torch.Size, seed: int) -> torch.Tensor:
-    """By how much."""
     return 0.1 * torch.randn(shape, generator=generator(seed, "awake", name))
 
 

@@ -69,14 +69,12 @@ class _Copies(rank_pool.Pool):
 
 
 def serve(fd: int, key: bytes) -> None:
-    """What a copy does."""
     current_process().authkey = key
     loopback.watch()
     rank_pool.answer_calls(Connection(fd))
 
 
 def stop() -> None:
-    """End all processes."""
     POOL.stop()
 
 

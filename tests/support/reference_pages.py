@@ -130,7 +130,6 @@ def _argument(argument: ArgumentInfo) -> str:
 
 
 def main(folder: Path) -> None:
-    """Write each generated page."""
     for name, program in COMMANDS.items():
         (folder / name).write_text(commands_page(program), encoding="utf-8")
     (folder / "components.md").write_text(components_page(), encoding="utf-8")

@@ -11,16 +11,11 @@ class Torchvision:
     """`torchvision.transforms`, as far as a padding mask needs it."""
 
     class InterpolationMode:
-        """As torchvision names it."""
-
         NEAREST = "nearest"
 
     class functional:
-        """As torchvision names it."""
-
         @staticmethod
         def resize(mask: Tensor, size: Sequence[int], interpolation: str) -> Tensor:
-            """A mask at another size."""
             return torch.nn.functional.interpolate(mask.float(), size=list(size), mode=interpolation)
 
 

@@ -20,7 +20,6 @@ def here(real_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 
 def script(folder: Path, *lines: str) -> Path:
-    """A small job."""
     path = folder / "job.sh"
     path.write_text("\n".join(["#!/bin/bash", f"#SBATCH --output={folder}/out-%A_%a", *lines, ""]))
     return path

@@ -49,7 +49,6 @@ def test_of_a_sweep_the_runs_that_failed_are_tried_again_and_the_table_has_all(
 
 
 def until_over(cluster: Slurm, array: str) -> None:
-    """Wait for the end of all its tasks."""
     cluster.until(
         lambda: not any(task.waits_or_runs for task in slurm.queued([array]).values()), f"end of {array}", 240
     )

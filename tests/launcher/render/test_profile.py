@@ -27,7 +27,6 @@ exec "$@"
 
 @pytest.fixture
 def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the path."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/nsys").write_text(NSYS)
     (tmp_path / "bin/nsys").chmod(0o755)

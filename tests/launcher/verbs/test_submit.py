@@ -34,14 +34,12 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> FakeQu
 
 @pytest.fixture
 def films(tmp_path: Path) -> list[str]:
-    """The words of a curation."""
     (tmp_path / "films").mkdir()
     (tmp_path / "films/one.mp4").touch()
     return ["submit", "curation/clips", "cluster=cpu_slurm", f"source.path={tmp_path}/films", "run_dir=runs/a"]
 
 
 def launch_json(run: str = "runs/a") -> dict:
-    """What the launch folder says."""
     return json.loads(Path(run, "launch/launch.json").read_text())
 
 
