@@ -55,6 +55,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture
+def kitchen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A working directory of the test's own, in which it writes and runs recipes."""
+    from tests.support.recipe_folder import Kitchen  # which imports the command line
+
+    monkeypatch.chdir(tmp_path)
+    return Kitchen(tmp_path)
+
+
 @pytest.fixture(scope="session")
 def small_store() -> Iterator[object_store.Failing]:
     """Our own small S3 server, which fails on order."""

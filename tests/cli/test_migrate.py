@@ -45,13 +45,6 @@ HASHED = ["task.text_encoder=hashed", "model.text_dim=256"]
 ODD = [None, True, -1, 0.5, 10**30, "", "a text", "${env:X}", "???", (1, 2), ("x",), ()]
 
 
-@pytest.fixture
-def kitchen(tmp_path, monkeypatch):
-    """An empty working directory."""
-    monkeypatch.chdir(tmp_path)
-    return Kitchen(tmp_path)
-
-
 def migrated(kitchen: Kitchen, text: str) -> dict:
     """The values of the recipe that a text becomes, composed."""
     kitchen.write("theirs.yaml", text)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import preloaded
+from tests.support.ranks import free_port
 from tests.support.repository import ROOT
 
 pytestmark = pytest.mark.cluster  # several ranks
@@ -120,12 +121,6 @@ def as_rank(rank: int, count: int, port: int, **more: str) -> dict[str, str]:
     """What torchrun or an MPI wrapper says to a process."""
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return {**{name: str(value) for name, value in names.items()}, **more}
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def test_another_number_of_processes_than_the_plans_is_refused_with_both_numbers(tmp_path: Path):

@@ -74,28 +74,23 @@ class FromBatch:
         return (output - prepared.targets["x"]).square().flatten(1).mean(1)
 
 
-class Awake(DiT):
-    """A DiT without zeros at the start, so that every parameter has an influence and a gradient."""
+class _Awake:
+    """Has no zeros at the start, so that every parameter has an influence and a gradient."""
 
     def initial_weight(self, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
-        """The usual weight, moved."""
         return super().initial_weight(name, shape, seed) + moved(name, shape, seed)
 
 
-class AwakeST(STDiT):
-    """The same of an ST-DiT."""
-
-    def initial_weight(self, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
-        """The usual weight, moved."""
-        return super().initial_weight(name, shape, seed) + moved(name, shape, seed)
+class Awake(_Awake, DiT):
+    """The model of most layouts."""
 
 
-class AwakeWan(Wan):
-    """The same of a Wan."""
+class AwakeST(_Awake, STDiT):
+    """With attention over space and over time."""
 
-    def initial_weight(self, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
-        """The usual weight, moved."""
-        return super().initial_weight(name, shape, seed) + moved(name, shape, seed)
+
+class AwakeWan(_Awake, Wan):
+    """With a Wan's blocks."""
 
 
 def moved(name: str, shape: torch.Size, seed: int) -> torch.Tensor:
@@ -105,14 +100,10 @@ def moved(name: str, shape: torch.Size, seed: int) -> torch.Tensor:
 tiny = partial(
     Awake, in_channels=4, text_dim=16, width=48, depth=4, heads=4, text_in_modulation=True, position_embedding=True
 )
-
-
 cosmos = partial(
     Awake, in_channels=4, text_dim=16, width=48, depth=4, heads=4, modulation_rank=6, learned_positions=(3, 3, 5),
     padding_mask=True, bias=False,
 )  # fmt: skip
-
-
 space_time = partial(
     AwakeST, in_channels=4, text_dim=16, width=48, depth=4, heads=4, modulation_rank=6, text_in_modulation=True,
     learned_positions=(4, 3, 5),

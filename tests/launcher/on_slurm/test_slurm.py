@@ -12,13 +12,6 @@ from tests.support.slurm import Slurm, lacking
 from tests.support.slurm import slurm as cluster_in
 
 
-@pytest.fixture
-def here(real_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    """The cluster, as the one of this process's environment."""
-    monkeypatch.setenv("SLURM_CONF", str(real_slurm.conf))
-    return real_slurm
-
-
 def script(folder: Path, *lines: str) -> Path:
     path = folder / "job.sh"
     path.write_text("\n".join(["#!/bin/bash", f"#SBATCH --output={folder}/out-%A_%a", *lines, ""]))

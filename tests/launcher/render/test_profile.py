@@ -65,13 +65,11 @@ def test_nodes_without_nsys_end_the_job_at_once_and_say_so(real_slurm: Slurm, tm
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
+def desk(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a recipe."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    (tmp_path / "desk").mkdir()
-    monkeypatch.chdir(tmp_path / "desk")
-    Path("r.yaml").write_text("_target_: tests.support.needing.Needs\n")
-    return tmp_path / "desk"
+    (desk / "r.yaml").write_text("_target_: tests.support.needing.Needs\n")
+    return desk
 
 
 LOCAL = ("submit", "r.yaml", "cluster=local", "--trust", "tests.support.needing", "--profile", "nsys")
