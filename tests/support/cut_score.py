@@ -27,11 +27,7 @@ def _distance(cut: int, event: Event) -> int:
 
 
 class CutScore:
-    """Adds up films.
-
-    Args:
-        tolerance: frames that a cut may lie beside an event.
-    """
+    """Adds up films, whose cuts may lie `tolerance` frames beside an event."""
 
     def __init__(self, tolerance: int = 2) -> None:
         self._tolerance, self._there, self._hit, self._stray = tolerance, Counter(), Counter(), 0

@@ -382,11 +382,7 @@ class Nested:
 
 
 class Shared:
-    """Makes files, which parts may share.
-
-    Args:
-        num: how many.
-    """
+    """Makes `num` files, which parts may share."""
 
     def __init__(self, *, num: int) -> None:
         self.num = num

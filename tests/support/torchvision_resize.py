@@ -20,11 +20,7 @@ class Torchvision:
 
 
 def stand_in() -> Any:
-    """diffusers' module of Cosmos, which finds the stand-in where it looks for torchvision.
-
-    Returns:
-        None where diffusers is not installed.
-    """
+    """diffusers' module of Cosmos, which finds the stand-in where it looks for torchvision; None without diffusers."""
     try:
         from diffusers.models.transformers import transformer_cosmos
     except ImportError:
