@@ -29,7 +29,7 @@ def commands_page(program: Program) -> str:
         f"# {program.name}",
         program.about,
         f"This page is generated from `{program.name} VERB --help`. To update it, edit the help and run `{UPDATE}`.",
-        f"{_sentence(program.exits)}.",
+        program.exits.replace("exit status:", "Exit status:").replace("\n", " ") + ".",
     ]
     return "\n\n".join([*introduction, *(_verb(program, verb) for verb in program.verbs())]) + "\n"
 
@@ -82,10 +82,6 @@ def _marked_up(text: str) -> str:
         one if one.startswith("`") else re.sub(r"([<*])", r"\\\1", one) for one in re.split("(`[^`]*`)", text.strip())
     )
     return re.sub(r"\bdocs/([\w./-]+\.md)", r"[docs/\1](../\1)", "".join(parts))
-
-
-def _sentence(exits: str) -> str:
-    return exits.replace("exit status:", "Exit status:").replace("\n", " ")
 
 
 def components_page() -> str:
