@@ -174,7 +174,7 @@ def pytest_runtest_setup() -> None:
 
 #: What make asks for, and how a file says that it has slow tests, or nothing else; house/conftest.py marks its own.
 QUICK, SLOW = "not slow and not cluster and not soak", "(slow or cluster) and not soak"
-SOME_SLOW = re.compile(r"\bmark\.(slow|cluster)\b|\b(real_slurm|three)\b")
+SOME_SLOW = re.compile(r"\bmark\.(slow|cluster)\b|\b(real_slurm|slurm_here|three)\b")
 ALL_SLOW = re.compile(r"^pytestmark = pytest\.mark\.(slow|cluster)\b", re.MULTILINE)
 
 

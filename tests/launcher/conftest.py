@@ -48,7 +48,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 
 @pytest.fixture
-def here(real_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+def slurm_here(real_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     """The cluster, as the one of this process's environment, whose jobs find our code."""
     monkeypatch.setenv("SLURM_CONF", str(real_slurm.conf))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

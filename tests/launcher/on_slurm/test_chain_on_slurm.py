@@ -37,12 +37,12 @@ def attempts(run: str) -> list[tuple[str, str]]:
     return [(row[1], row[4]) for row in (line.split("\t") for line in lines)]
 
 
-def test_a_failing_step_leaves_the_next_unstarted_and_retry_goes_on_from_it(here, desk, capsys):
+def test_a_failing_step_leaves_the_next_unstarted_and_retry_goes_on_from_it(slurm_here, desk, capsys):
     (desk / "wf.yaml").write_text(WORKFLOW)
     assert main(["submit", "wf.yaml", *CLUSTER, *TRUST]) == 0
     first = numbers("runs/wf")
-    assert here.ended(first["second"][0])["JobState"] == "FAILED"
-    here.until_state(first["third"][0], "CANCELLED")
+    assert slurm_here.ended(first["second"][0])["JobState"] == "FAILED"
+    slurm_here.until_state(first["third"][0], "CANCELLED")
     assert attempts("runs/wf") == [(first["first"][0], "ok"), (first["second"][0], "configuration")]
     assert not (desk / "runs/wf/third").exists()
     capsys.readouterr()
@@ -54,7 +54,7 @@ def test_a_failing_step_leaves_the_next_unstarted_and_retry_goes_on_from_it(here
     assert main(["retry", "runs/wf"]) == 0
     again = numbers("runs/wf")
     assert again["first"] == first["first"] and len(again["second"]) == len(again["third"]) == 2
-    assert here.ended(again["third"][1])["JobState"] == "COMPLETED"
+    assert slurm_here.ended(again["third"][1])["JobState"] == "COMPLETED"
     assert (desk / "runs/wf/third/ran").exists()
     capsys.readouterr()
     assert main(["status", "runs/wf", "--json"]) == 0
@@ -63,7 +63,7 @@ def test_a_failing_step_leaves_the_next_unstarted_and_retry_goes_on_from_it(here
     assert "vfm-launch: ok" in capsys.readouterr().out
 
 
-def test_a_step_that_waits_is_cancelled_with_those_behind_it(here, desk, capsys):
+def test_a_step_that_waits_is_cancelled_with_those_behind_it(slurm_here, desk, capsys):
     (desk / "wf.yaml").write_text(WORKFLOW)
     assert (
         main(["submit", "wf.yaml", *CLUSTER, *TRUST, "run_dir=runs/cancelled", "cluster.options={begin: now+1hour}"])
@@ -72,16 +72,16 @@ def test_a_step_that_waits_is_cancelled_with_those_behind_it(here, desk, capsys)
     assert main(["submit", "wf.yaml", *CLUSTER, *TRUST, "run_dir=runs/cancelled"]) == 2
     assert main(["cancel", "runs/cancelled"]) == 0
     for (number,) in numbers("runs/cancelled").values():
-        assert here.job(number)["JobState"] == "CANCELLED"
+        assert slurm_here.job(number)["JobState"] == "CANCELLED"
     assert not (desk / "runs/cancelled/first").exists()
 
 
 @pytest.mark.soak
-def test_of_an_array_of_eight_with_two_that_fail_retry_runs_just_those(here, desk, capsys):
+def test_of_an_array_of_eight_with_two_that_fail_retry_runs_just_those(slurm_here, desk, capsys):
     (desk / "eight.yaml").write_text(PARTS)
     assert main(["submit", "eight.yaml", *CLUSTER, *TRUST, "--parts", "8"]) == 0
     first = numbers("runs/eight")
-    here.until_state(first["job"][0], "CANCELLED", within_s=240)
+    slurm_here.until_state(first["job"][0], "CANCELLED", within_s=240)
     array = first["parts-0"][0]
     assert sorted(attempts("runs/eight")) == [
         (f"{array}_{task}", "configuration" if task in (2, 5) else "ok") for task in range(8)
@@ -89,7 +89,7 @@ def test_of_an_array_of_eight_with_two_that_fail_retry_runs_just_those(here, des
     (desk / "given.txt").touch()
     assert main(["retry", "runs/eight"]) == 0
     again = numbers("runs/eight")
-    assert here.ended(again["job"][1])["JobState"] == "COMPLETED"
+    assert slurm_here.ended(again["job"][1])["JobState"] == "COMPLETED"
     assert sorted(attempts("runs/eight")[8:10]) == [(f"{again['parts-0'][1]}_{task}", "ok") for task in (2, 5)]
     assert [(desk / "runs/eight/notes" / str(task)).read_text() for task in range(8)] == ["x"] * 8
     assert json.loads((desk / "runs/eight/status.json").read_text())["figures"] == {"notes": 8}

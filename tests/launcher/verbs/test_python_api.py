@@ -65,14 +65,14 @@ def test_what_the_preflight_objects_to_is_raised_and_nothing_is_submitted(desk):
     assert not (desk / "runs").exists()
 
 
-def test_on_slurm_it_is_waited_for_and_known_to_the_command(here, desk, capsys):
+def test_on_slurm_it_is_waited_for_and_known_to_the_command(slurm_here, desk, capsys):
     (desk / "given.txt").touch()
     launch = submit("needy.yaml", "cpu_slurm", *SMALL, trust=TRUST)
     assert [one.state for one in launch.wait(timeout_s=120, poll_s=1)] == ["done"]
     assert main(["status", str(launch.run_dir)]) == 0 and "done" in capsys.readouterr().out
 
 
-def test_on_slurm_it_is_cancelled_and_a_wait_ends_when_its_time_is_over(here, desk):
+def test_on_slurm_it_is_cancelled_and_a_wait_ends_when_its_time_is_over(slurm_here, desk):
     launch = submit("needy.yaml", "cpu_slurm", *SMALL, "cluster.options={begin: now+1hour}", trust=TRUST)
     with pytest.raises(TimeoutError, match="are still queued or running after 0 s"):
         launch.wait(timeout_s=0)

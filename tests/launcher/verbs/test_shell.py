@@ -80,7 +80,7 @@ def test_hostile_words_stay_words_and_shellcheck_has_nothing_to_say(tmp_path: Pa
     assert not list(tmp_path.rglob("canary"))
 
 
-def test_a_real_slurm_opens_it_in_a_terminal(here: Slurm, desk):
+def test_a_real_slurm_opens_it_in_a_terminal(slurm_here: Slurm, desk):
     ours, theirs = pty.openpty()
     words = [sys.executable, "-m", "launcher", *SHELL, "cluster.exclusive=false", "cluster.environment={TZ: Test/Zone}"]
     process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
