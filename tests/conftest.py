@@ -55,6 +55,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture
+def kitchen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A working directory of the test's own, in which it writes and runs recipes."""
+    from tests.support.recipe_folder import Kitchen  # which imports the command line
+
+    monkeypatch.chdir(tmp_path)
+    return Kitchen(tmp_path)
+
+
 @pytest.fixture(scope="session")
 def small_store() -> Iterator[object_store.Failing]:
     """Our own small S3 server, which fails on order."""
@@ -165,7 +174,7 @@ def pytest_runtest_setup() -> None:
 
 #: What make asks for, and how a file says that it has slow tests, or nothing else; house/conftest.py marks its own.
 QUICK, SLOW = "not slow and not cluster and not soak", "(slow or cluster) and not soak"
-SOME_SLOW = re.compile(r"\bmark\.(slow|cluster)\b|\b(real_slurm|three)\b")
+SOME_SLOW = re.compile(r"\bmark\.(slow|cluster)\b|\b(real_slurm|slurm_here|three)\b")
 ALL_SLOW = re.compile(r"^pytestmark = pytest\.mark\.(slow|cluster)\b", re.MULTILINE)
 
 

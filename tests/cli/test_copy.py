@@ -8,20 +8,13 @@ import sys
 import pytest
 
 from nemo_vfm.config import compose
-from tests.support.recipe_folder import ROOT, WIDE, Kitchen
+from tests.support.recipe_folder import ROOT, WIDE
 from tests.support.repository import yaml_files
 
 RECIPES = [str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in yaml_files("recipes")]
 
 #: The copies that keep their includes: of recipes that include one another in all ways that there are.
 ONE_OF_A_ROOM = list({name.partition("/")[0]: name for name in RECIPES}.values())
-
-
-@pytest.fixture
-def kitchen(tmp_path, monkeypatch):
-    """An empty working directory."""
-    monkeypatch.chdir(tmp_path)
-    return Kitchen(tmp_path)
 
 
 def composition(recipe: object) -> str:

@@ -25,7 +25,6 @@ def fine(name: str) -> ProbeResult:
 
 
 def by_name(findings: list[CheckResult]) -> dict[str, CheckResult]:
-    """The findings by name."""
     return {finding.name: finding for finding in findings}
 
 

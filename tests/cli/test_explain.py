@@ -25,7 +25,7 @@ from nemo_vfm.cli.catalogue.constructor_arguments import argument_texts, node_of
 from nemo_vfm.cli.catalogue.explain_component import ready
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import DEFAULT_TRUST, Problem, Roots, trust_list
-from nemo_vfm.config.hints import is_protocol
+from nemo_vfm.config.hints import is_protocol, signature
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.recipe_check import Checker
 from nemo_vfm.config.slot_fit import member_names, required_methods
@@ -41,7 +41,6 @@ OURS = Roots.standard()
 
 @cache
 def found() -> Catalogue:
-    """Everything that there is, looked up once."""
     return catalogue(OURS, DEFAULT_TRUST)
 
 
@@ -55,7 +54,6 @@ def judged(text: str, slot: Slot) -> list[Problem]:
 
 
 def explained(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What the verb prints."""
     assert main(["explain", *words]) == 0
     return capsys.readouterr().out
 
@@ -107,15 +105,8 @@ def test_every_argument_of_ours_is_given_or_left_out_with_the_reason():
     assert len(ours) > 200
     for name in ours:
         text = ready(found(), name)
-        for argument in judged_arguments(name):
+        for argument in signature(found().known[name]).arguments:
             assert f"\n{argument}:" in text or f"\n# {argument}: given" in text, f"{name}\n{text}"
-
-
-def judged_arguments(name: str) -> list[str]:
-    """What the constructor takes."""
-    from nemo_vfm.config import hints
-
-    return list(hints.signature(found().known[name]).arguments)
 
 
 def test_a_component_is_explained_by_its_short_name_its_long_one_and_an_ingredient(capsys):

@@ -86,8 +86,6 @@ def sigmas() -> torch.Tensor:
 
 
 class AsDiffusers(FlowMatching):
-    """At the noise levels of diffusers' scheduler."""
-
     def schedule(self, steps, size_THW):
         return sigmas()
 

@@ -35,7 +35,6 @@ def arguments_for(hub: Hub, *more: str) -> list[str]:
 
 
 def downloaded(folder: Path) -> dict[str, bytes]:
-    """The folder's files without the record."""
     found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     return {name: data for name, data in found.items() if name != "get.json"}
 

@@ -152,7 +152,6 @@ def test_a_gpu_that_nobody_knows_is_compared_with_nothing(kitchen, capsys):
 
 
 def planned(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What `plan` says in JSON."""
     main(["plan", *words, "--json"])
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found

@@ -45,13 +45,6 @@ HASHED = ["task.text_encoder=hashed", "model.text_dim=256"]
 ODD = [None, True, -1, 0.5, 10**30, "", "a text", "${env:X}", "???", (1, 2), ("x",), ()]
 
 
-@pytest.fixture
-def kitchen(tmp_path, monkeypatch):
-    """An empty working directory."""
-    monkeypatch.chdir(tmp_path)
-    return Kitchen(tmp_path)
-
-
 def migrated(kitchen: Kitchen, text: str) -> dict:
     """The values of the recipe that a text becomes, composed."""
     kitchen.write("theirs.yaml", text)
@@ -551,7 +544,6 @@ TINY_WAN = {"num_attention_heads": 2, "attention_head_dim": 24, "in_channels": 4
 
 
 def latent_batch(index: int) -> VideoBatch:
-    """Two samples of latents and text."""
     random = torch.Generator().manual_seed(index)
     return VideoBatch(
         index, ("a", "b"), torch.ones(2), ("", ""), torch.full((2,), 8.0),

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import preloaded
+from tests.support.ranks import free_port
 from tests.support.repository import ROOT
 
 pytestmark = pytest.mark.cluster  # several ranks
@@ -22,7 +23,6 @@ WORDS = ["--trust", "tests.support.spread", "--rank-silence", "8", "--rank-timeo
 
 
 def command(folder: Path, *words: str, job: str = "Together") -> list[str]:
-    """`nemo-vfm run` of the toy job."""
     folder.mkdir(exist_ok=True)
     (folder / "toy.yaml").write_text(f"_target_: tests.support.spread.{job}\n")
     own = [sys.executable, "-m", "nemo_vfm", "run", str(folder / "toy.yaml"), f"run_dir={folder / 'run'}"]
@@ -40,7 +40,6 @@ def start(
 
 
 def ended(running: tuple[preloaded.Started, Path]) -> tuple[int, str]:
-    """Status and what was said, on one line."""
     return running[0].wait(LIMIT_S), " ".join(running[1].read_text().split())
 
 
@@ -50,7 +49,6 @@ def counted(folder: Path) -> list[int]:
 
 
 def until(true_when: object, what: str) -> None:
-    """Wait for something that another process does."""
     end = time.monotonic() + LIMIT_S
     while not true_when():  # type: ignore[operator]
         assert time.monotonic() < end, f"timed out waiting for {what}"
@@ -123,13 +121,6 @@ def as_rank(rank: int, count: int, port: int, **more: str) -> dict[str, str]:
     """What torchrun or an MPI wrapper says to a process."""
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return {**{name: str(value) for name, value in names.items()}, **more}
-
-
-def free_port() -> int:
-    """One that nobody listens at."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def test_another_number_of_processes_than_the_plans_is_refused_with_both_numbers(tmp_path: Path):

@@ -70,7 +70,6 @@ def test_a_workflow_shows_the_step_that_it_is_in(kitchen, listed):
 
 
 def metrics(folder: Path, *records: dict[str, float]) -> None:
-    """More lines of metrics."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "metrics.jsonl").open("a") as file:
         file.writelines(json.dumps(record) + "\n" for record in records)

@@ -25,7 +25,6 @@ def start(folder: Path, *words: str) -> preloaded.Started:
 
 
 def ended(folder: Path, *words: str) -> str:
-    """What it said; it must have gone well."""
     status, said = start(folder, *words).wait(LIMIT_S), folder.with_suffix(".txt").read_text()
     assert status == 0, said
     return said

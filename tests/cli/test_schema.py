@@ -26,13 +26,11 @@ INGREDIENTS = [(slot, choice) for slot in slots_of(OURS) for choice in OURS.choi
 
 @cache
 def found() -> Catalogue:
-    """Everything that there is."""
     return catalogue(OURS, DEFAULT_TRUST)
 
 
 @cache
 def recipes() -> Draft202012Validator:
-    """The schema of recipes."""
     schema = Schemas(found(), {slot: OURS.choices(slot) for slot in slots_of(OURS)}).recipe()
     return Draft202012Validator(json.loads(json.dumps(schema)))
 
@@ -45,7 +43,6 @@ def of_ingredients() -> Schemas:
 
 @cache
 def ingredients(slot: str) -> Draft202012Validator:
-    """The schema of one slot's ingredients."""
     return Draft202012Validator(of_ingredients().ingredient(slot))
 
 

@@ -18,7 +18,6 @@ B = WIDE + "count: 4\nrate: 2.5\nflag: true\nnames: [a, c]\nstage: {_target_: '@
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What `show` prints."""
     assert main(["show", *words]) == 0
     return capsys.readouterr().out
 

@@ -21,8 +21,6 @@ def test_check_prints_all_problems_and_ends_with_two(kitchen, capsys):
 
 
 class Screen(io.StringIO):
-    """A terminal."""
-
     def isatty(self) -> bool:
         return True
 

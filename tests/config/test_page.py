@@ -1,14 +1,21 @@
 """Tests that the page on recipes shows every message, and only messages that a user gets."""
 
+import ast
 import re
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 import pytest
 
-from tests.support.problem_sites import reached, sites
 from tests.support.recipe_folder import ROOT, Kitchen
+from tests.support.repository import python_files
 from tests.support.wrong_recipes import ALL, complaint
 
 PAGE = (ROOT / "docs/reference/messages.md").read_text()
+#: Calls that make a message for the user.
+MAKERS = {"fail", "_fail", "_say", "_refusal", "Problem", "NotLocated", "BadValue", "TypeError"}
 #: What no example reaches, and why.
 NOT_SHOWN = {
     "cannot read {shown_path": "a disk that fails, or a file that may not be read; seen by test_source.py",
@@ -16,6 +23,39 @@ NOT_SHOWN = {
     "the annotations of": "those of ours can all be resolved; seen by test_hints.py",
     "_refusal(self.call, text)": "what torch refuses without a ValueError; seen by tests/recipes/test_numbers.py",
 }
+
+
+def sites() -> dict[tuple[str, int], str]:
+    """(file, first line) -> the source of each call that makes a problem."""
+    found = {}
+    for path in python_files("nemo_vfm/config"):
+        if path.name == "dict_config.py":  # no recipe's text reaches it; see test_dict_config.py
+            continue
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and MAKERS & {getattr(node.func, "attr", ""), getattr(node.func, "id", "")}:
+                found[path.name, node.lineno] = (ast.get_source_segment(text, node) or "").splitlines()[0]
+    return found
+
+
+def reached(action: Callable[[], object]) -> set[tuple[str, int]]:
+    """(file, line) of every line of nemo_vfm/config that a call runs."""
+    lines, config = set[tuple[str, int]](), str(ROOT / "nemo_vfm/config")
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(config):
+            return None
+        if event == "line":
+            lines.add((frame.f_code.co_filename.rpartition("/")[2], frame.f_lineno))
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(before)
+    return lines
 
 
 def shown() -> dict[str, str]:

@@ -8,8 +8,6 @@ from nemo_vfm.core import progress
 
 
 class Clock:
-    """Stands where it is put."""
-
     def __init__(self) -> None:
         self.now_s = 100.0
 

@@ -15,8 +15,6 @@ from nemo_vfm.data.shards.clip_id import Clip
 
 
 class Camera:
-    """A stage that says how the camera moves."""
-
     def columns(self):
         return ("camera",)
 

@@ -43,11 +43,6 @@ def with_sounds(path, sounds, *, codec="aac", default=None):
     return path
 
 
-def with_pcm(path):
-    """The same film, its sound as samples, which no mp4 takes."""
-    return with_sounds(path, [(np.concatenate([tone(hertz) for hertz in TONES]), 1)], codec="pcm_s16le")
-
-
 def curated(videos, run, **how):
     arguments = {"split": At(12, 30), "stages": {}, "rules": {}, "captions": {}, "executor": Inline(isolated=False)}
     job(videos, transcode=Transcode(preset="veryfast", **how), **arguments).run(Run(run))
@@ -96,7 +91,8 @@ def test_sound_that_goes_on_while_no_picture_comes_is_in_no_clip(tmp_path):
 
 def test_sound_that_no_mp4_takes_is_a_member_of_its_own_and_exactly_as_long(tmp_path):
     (tmp_path / "videos").mkdir()
-    with_pcm(tmp_path / "videos/a.mkv")
+    sound = np.concatenate([tone(hertz) for hertz in TONES])
+    with_sounds(tmp_path / "videos/a.mkv", [(sound, 1)], codec="pcm_s16le")
     samples, account = curated(tmp_path / "videos", tmp_path / "run")
     assert account["kept_as"] == {"flac": 3} and account["kept"] == 3
     heard = []

@@ -28,7 +28,6 @@ WITHOUT = pytest.mark.skipif(codecs.nvdec_why_not() is None, reason="NVDEC works
 
 @pytest.fixture
 def film(tmp_path: Path) -> Path:
-    """A folder with one film."""
     (tmp_path / "films").mkdir()
     write_film(tmp_path / "films/a.mp4", pan(1, 30))
     return tmp_path / "films"

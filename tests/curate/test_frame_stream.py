@@ -10,7 +10,6 @@ from nemo_vfm.data.video.codecs import open_encoder
 from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.data.video.encode import encode_mp4
 from tests.support.films import pan, write_film
-from tests.support.heap import dirty_heap
 
 
 @pytest.mark.parametrize("vectors", [False, True])
@@ -57,6 +56,12 @@ def read_by(decoder):
             return reader.read([0, 1])
 
     return read
+
+
+def dirty_heap(value, num_bytes):
+    """Fill and free blocks of about `num_bytes`, which the next ones to ask for as many are given."""
+    blocks = [np.full(num_bytes + 512 * more, value, np.uint8) for more in range(12)]
+    del blocks
 
 
 def differs(path, read, width):

@@ -58,7 +58,6 @@ def pictures(tmp_path_factory):
 
 
 def both(folder, **changes):
-    """A curation of videos and images."""
     return job(folder, source=Folder(path=folder, take="both"), **changes)
 
 
@@ -238,8 +237,6 @@ def test_images_are_balanced_by_their_own_buckets(pictures, tmp_path):
 
 
 class _Refuses:
-    """A restorer that cannot cope."""
-
     def look(self, frames_THWC):
         raise KeyError("nothing")
 

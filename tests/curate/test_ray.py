@@ -1,6 +1,5 @@
 """Tests that a Ray cluster gives the bytes of one process, also when its workers are killed."""
 
-import hashlib
 import json
 import os
 import subprocess
@@ -12,6 +11,7 @@ from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.ray_executor import StepResources, shares
 from nemo_vfm.curate.sources.video_source import Folder
+from tests.curate.test_job import outputs
 from tests.support.films import job, pan, texture, write_film
 from tests.support.installed import skip_without
 from tests.support.own_network import start
@@ -63,12 +63,6 @@ def videos_and_pictures(folder):
         write_still(folder / name, seed)
     (folder / "turned.jpg").write_bytes(turned_jpeg(7, 6))
     (folder / "cut.jpg").write_bytes(turned_jpeg(8, 6)[:2000])
-
-
-def outputs(folder):
-    own = {"work", "throughput.json"}
-    names = [p for p in sorted(folder.rglob("*")) if p.is_file() and not own & set(p.relative_to(folder).parts)]
-    return {p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in names}
 
 
 def on_ray(films, folder, kills, whose):

@@ -39,7 +39,6 @@ def films(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def curated(films, tmp_path_factory):
-    """The run folder of a finished curation."""
     folder = tmp_path_factory.mktemp("curated")
     job(films).run(Run(folder))
     return folder
@@ -47,12 +46,10 @@ def curated(films, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rules(films):
-    """The rules it used."""
     return job(films).rules
 
 
 def again(curated, folder, rules, **arguments):
-    """Decide again, and say how it went."""
     return Redecide(curated=curated, rules=rules, comparisons=COMPARISONS, **arguments).run(Run(folder))
 
 

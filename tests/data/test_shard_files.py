@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.data.shards.energon_index import write_energon_meta
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter, verify
 
@@ -103,30 +104,24 @@ def damage_missing(folder: Path) -> None:
     (folder / "shard-000001.tar").unlink()
 
 
-def damage_index(folder: Path) -> None:
-    path = folder / "shard-000001.json"
-    path.write_text(path.read_text().replace("clip-3", "clip-9"))
-
-
-def damage_schema(folder: Path) -> None:
-    path = folder / "shards.json"
-    path.write_text(path.read_text().replace("shards/1", "shards/9"))
-
-
 def damage_depth(folder: Path) -> None:
     (folder / "shards.json").write_text("[" * 100_000)
 
 
-def damage_name(folder: Path) -> None:
-    path = folder / "shards.json"
-    path.write_text(path.read_text().replace("shard-000001.tar", "../shard-000001.tar"))
-
-
-@pytest.mark.parametrize(
-    "damage", [damage_size, damage_missing, damage_index, damage_schema, damage_depth, damage_name]
-)
+@pytest.mark.parametrize("damage", [damage_size, damage_missing, damage_depth])
 def test_an_index_that_does_not_fit_is_noticed_at_opening(damage, tmp_path: Path) -> None:
     damage(write(tmp_path))
+    with pytest.raises(DataError):
+        ShardSet(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "old", "new"), [
+    ("shard-000001.json", "clip-3", "clip-9"), ("shards.json", "shards/1", "shards/9"),
+    ("shards.json", "shard-000001.tar", "../shard-000001.tar"),
+])  # fmt: skip
+def test_a_word_that_was_changed_in_an_index_is_noticed_at_opening(name: str, old: str, new: str, tmp_path: Path):
+    path = write(tmp_path) / name
+    path.write_text(path.read_text().replace(old, new))
     with pytest.raises(DataError):
         ShardSet(tmp_path)
 
@@ -143,8 +138,6 @@ def test_other_bytes_of_the_same_length_are_found_by_verify(tmp_path: Path) -> N
     "forged", [{"members": {"txt": [0, 10**12]}}, {"key": "../../x"}, {"key": "/x"}, {"key": "a.b"}, {"key": ""}]
 )
 def test_an_index_cannot_point_outside_its_tar_nor_its_key_outside_a_folder(forged: dict, tmp_path: Path) -> None:
-    from nemo_vfm.core.storage.files import sha256_file
-
     write(tmp_path)
     index, marker = tmp_path / "shard-000000.json", tmp_path / "shards.json"
     content = json.loads(index.read_text())
@@ -191,8 +184,6 @@ def test_a_missing_or_empty_folder_is_said(tmp_path: Path) -> None:
 
 def index_fuzzed(folder: Path, position: int, value: int) -> None:
     """One byte of an index changed, its hash made to fit: opening gives a DataError or sound entries."""
-    from nemo_vfm.core.storage.files import sha256_file
-
     write(folder)
     index, marker = folder / "shard-000000.json", folder / "shards.json"
     old, data = sha256_file(index), bytearray(index.read_bytes())

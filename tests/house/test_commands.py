@@ -18,7 +18,6 @@ TOOLS = ("bash", "sh", "make", "awk", "grep", "cat", "rm", "touch", "dirname", "
 
 
 def make(*words: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run make in the repository."""
     env = {**os.environ, **({"PATH": path} if path else {})}
     env = {name: value for name, value in env.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "TORCH", "VENV")}
     return subprocess.run(["make", *words], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)

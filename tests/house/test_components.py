@@ -22,7 +22,6 @@ COMPONENT_ROOMS = ("curate", "synth", "text", "train", "recsys", "evaluate", "mo
 
 
 def resolve(name: str) -> object:
-    """The class or function behind a dotted name."""
     module, _, attribute = name.rpartition(".")
     return getattr(importlib.import_module(module), attribute)
 
@@ -49,26 +48,19 @@ def public_classes() -> dict[str, type]:
 
 
 def constructor(component: object) -> typing.Callable[..., object]:
-    """What is called to build it."""
     return component.__init__ if inspect.isclass(component) else component
 
 
 def loose(hint: object) -> str:
-    """Why an annotation cannot be checked, or an empty text: Any or a bare Callable, wherever inside it."""
+    """Why an annotation cannot be checked, or an empty text: Any or a bare Callable, also in Factory[[here], ...]."""
     if hint == SentJson:
         return ""  # a field of somebody else's request, who takes any JSON; what is sent is checked
     if hint is typing.Any:
         return "Any"
     if hint in (typing.Callable, collections.abc.Callable, object):
         return "a bare Callable" if hint is not object else "object"
-    return next((reason for part in typing.get_args(hint) if (reason := loose_part(part))), "")
-
-
-def loose_part(part: object) -> str:
-    """`loose`, also through the argument lists that `Factory[[Params], Model]` holds."""
-    if isinstance(part, list | tuple):
-        return next((reason for inner in part if (reason := loose(inner))), "")
-    return loose(part)
+    inner = hint if isinstance(hint, list | tuple) else typing.get_args(hint)
+    return next((reason for part in inner if (reason := loose(part))), "")
 
 
 def test_recipes_name_components_of_ours():

@@ -66,12 +66,10 @@ def says_local(value: ast.AST) -> bool:
 
 
 def is_true(value: ast.AST) -> bool:
-    """Whether it is the word True."""
     return isinstance(value, ast.Constant) and value.value is True
 
 
 def relative(path: Path) -> str:
-    """A file's name in the repository."""
     return str(path.relative_to(ROOT))
 
 

@@ -9,8 +9,6 @@ from tests.support.scheduler import FilesTogether
 
 @dataclass(frozen=True)
 class Named:
-    """A test's name."""
-
     nodeid: str
 
 

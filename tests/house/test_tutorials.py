@@ -42,17 +42,13 @@ def clicks(folder: Path) -> None:
     (folder / "clicks.csv").write_text("\n".join([*rows, ""]))
 
 
-def nothing(folder: Path) -> None:
-    """The page needs no files."""
-
-
 #: The files of the user's own with which a page begins.
 BEGINS_WITH: dict[str, Callable[[Path], None]] = {
     "video": captioned_videos,
     "world_model": captioned_videos,
     "language": notes,
     "recommender": clicks,
-    "cluster": nothing,
+    "cluster": lambda folder: None,
 }
 
 

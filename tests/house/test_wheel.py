@@ -84,7 +84,6 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def names(wheel):
-    """File names inside the wheel."""
     with zipfile.ZipFile(wheel) as archive:
         return archive.namelist()
 

@@ -1,6 +1,7 @@
 """Starts a real Slurm of two or three nodes, where there is one, for the tests of this folder."""
 
 import io
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -10,6 +11,8 @@ import pytest
 
 from launcher.plan import recipe_info
 from launcher.plan.recipe_info import CommandOutput
+from tests.support.fake_queue import FakeQueue
+from tests.support.repository import ROOT
 from tests.support.slurm import Slurm, lacking, slurm
 
 #: Whoever comes with the partition `urgent` gets the nodes of others, who have a while to save.
@@ -42,6 +45,31 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     partition = "PriorityTier=1 GraceTime=120"
     with slurm(tmp_path_factory.mktemp("slurm"), nodes=3, partition=partition, more=PREEMPTING) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def slurm_here(real_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    """The cluster, as the one of this process's environment, whose jobs find our code."""
+    monkeypatch.setenv("SLURM_CONF", str(real_slurm.conf))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return real_slurm
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here: None) -> Path:
+    """An empty working directory, beside which a test may write, too."""
+    folder = tmp_path / "desk"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def queue(desk: Path, monkeypatch: pytest.MonkeyPatch) -> FakeQueue:
+    """A queue on the path, in which nothing runs, and a working directory beside it."""
+    found = FakeQueue(desk.parent / "slurm")
+    monkeypatch.setenv("PATH", f"{found.bin}{os.pathsep}{os.environ['PATH']}")
+    return found
 
 
 @pytest.fixture

@@ -17,16 +17,10 @@ from nemo_vfm.core.errors import NothingKept, RunFolderError, UserError
 from nemo_vfm.core.types.job import Outcome
 from nemo_vfm.runtime import local_launch
 from tests.support import preloaded, tiny_training
-from tests.support.recipe_folder import PARTS, ROOT, Kitchen
+from tests.support.recipe_folder import PARTS, ROOT
 
 WORKFLOW = "_target_: nemo_vfm.workflow.Workflow\n"
 TINY = {"in_channels": 4, "text_dim": 8, "width": 16, "depth": 1, "heads": 2, "patch": [1, 2, 2]}
-
-
-@pytest.fixture
-def kitchen(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return Kitchen(tmp_path)
 
 
 def test_a_part_is_built_with_references_counted_from_the_root(kitchen):

@@ -81,12 +81,9 @@ TARGETS = ("os.system", "posix.system", "builtins.eval", "builtins.exec", "built
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_nothing_but_what_is_defined_where_it_is_trusted_is_found_for_a_slot(kitchen, name):
+    recipe = kitchen.write("recipe.yaml", json.dumps({"_target_": name}, ensure_ascii=False))
     with pytest.raises((RecipeError, ValueError)):
-        build(_composed(kitchen, {"_target_": name}), TRUST)
-
-
-def _composed(kitchen, root):
-    return compose(kitchen.write("recipe.yaml", json.dumps(root, ensure_ascii=False)))
+        build(compose(recipe), TRUST)
 
 
 CANARY = "touch canary"

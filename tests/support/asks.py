@@ -26,7 +26,6 @@ class Ask:
         self.chat, self.text, self.hidden = chat, text, hidden
 
     def run(self, run: Run) -> Outcome:
-        """Ask once."""
         picture = {"url": f"data:image/jpeg;base64,{base64.b64encode(self.text.encode()).decode()}"}
         content = [{"type": "image_url", "image_url": picture}] if self.hidden else self.text
         try:
@@ -55,5 +54,4 @@ class Holds:
         self.held = (captioner, copy_to, places, named, loggers, executor)
 
     def run(self, run: Run) -> Outcome:
-        """Nothing."""
         return Outcome("held", {"held": 1})

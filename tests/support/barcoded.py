@@ -20,7 +20,6 @@ def barcoded(video: int, frame: int) -> np.ndarray:
 
 
 def write_barcoded(path: Path, video: int, num_frames: int, fps: float) -> Path:
-    """A film of such frames."""
     encode_mp4(path, [barcoded(video, frame) for frame in range(num_frames)], fps, preset="ultrafast")
     return path
 

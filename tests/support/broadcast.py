@@ -29,7 +29,6 @@ def number_of(picture_HWC: np.ndarray) -> int:
 
 
 def packets(stream: bytes) -> list[bytes]:
-    """The packets of a transport stream."""
     return [stream[at : at + _PACKET] for at in range(0, len(stream), _PACKET)]
 
 
@@ -56,7 +55,6 @@ def with_counters_from(stream: bytes, first: int) -> bytes:
 
 
 def numbers_of(pictures: Iterable[np.ndarray]) -> list[int]:
-    """See `number_of`."""
     return [number_of(picture) for picture in pictures]
 
 

@@ -34,7 +34,6 @@ class Opened:
         return times
 
     def close(self) -> None:
-        """Stop watching."""
         os.close(self._handle)
 
 

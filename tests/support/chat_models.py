@@ -8,7 +8,6 @@ from nemo_vfm.core.network.chat import Said
 
 
 def said(text: str, ending: str = "success", tokens_in: int = 10, tokens_out: int = 5) -> Said:
-    """An answer."""
     return Said(text, ending, "made", "r1", tokens_in, tokens_out, 0.0)
 
 

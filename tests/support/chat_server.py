@@ -46,8 +46,6 @@ class ChatServer:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request."""
-
     protocol_version = "HTTP/1.1"
     state: ChatServer
 

@@ -37,17 +37,13 @@ def batch(index: int) -> FeatureBatch:
 
 
 class ClickLog:
-    """Batch after batch of it."""
-
     def __init__(self, held_out: int = HELD_OUT) -> None:
         self.held_out, self.readings = held_out, 0
 
     def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
-        """See `TrainingData`."""
         self._first, self._rank, self._num_ranks = first_batch, rank, num_ranks
 
     def train_dataloader(self) -> Iterator[FeatureBatch]:
-        """See `TrainingData`."""
         return (batch(g).cut(self._num_ranks)[self._rank] for g in itertools.count(self._first))
 
     def val_dataloader(self) -> list[FeatureBatch]:
@@ -57,11 +53,9 @@ class ClickLog:
         return [*whole[:-1], whole[-1].rows(0, 7)] if whole else []
 
     def batches_per_epoch(self) -> float:
-        """See `TrainingData`."""
         return 4
 
     def num_train_samples(self) -> int:
-        """See `TrainingData`."""
         return 4 * BATCH
 
 
@@ -92,5 +86,4 @@ def job(labels: dict[str, float], *, replicate: int = 1, held_out: int = HELD_OU
 
 
 def trained(_: int, folder: Path, labels: dict[str, float], replicate: int) -> None:
-    """On one rank of several."""
     job(labels, replicate=replicate).run(Run(folder, seed=1))

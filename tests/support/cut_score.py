@@ -27,17 +27,12 @@ def _distance(cut: int, event: Event) -> int:
 
 
 class CutScore:
-    """Adds up films.
-
-    Args:
-        tolerance: frames that a cut may lie beside an event.
-    """
+    """Adds up films, whose cuts may lie `tolerance` frames beside an event."""
 
     def __init__(self, tolerance: int = 2) -> None:
         self._tolerance, self._there, self._hit, self._stray = tolerance, Counter(), Counter(), 0
 
     def add(self, cuts: Iterable[int], events: Sequence[Event]) -> None:
-        """One film's."""
         real = [event for event in events if event.kind not in ("flash", "whip")]
         false = [event for event in events if event not in real]
         cuts = list(cuts)
@@ -55,7 +50,6 @@ class CutScore:
         return sum(self._hit[kind] for kind in kinds) / max(1, sum(self._there[kind] for kind in kinds))
 
     def figures(self) -> dict[str, float]:
-        """The numbers a detector is judged by."""
         hits, missed = self._hit["cut"], self._there["cut"] - self._hit["cut"]
         return {
             "hard_f1": 2 * hits / (2 * hits + missed + self._stray),

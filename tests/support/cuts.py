@@ -10,6 +10,5 @@ class At:
         self.cuts = cuts
 
     def spans(self, frames, *, fps):
-        """See `Splitter`."""
         count = sum(1 for _ in frames)
         yield from pairwise([0, *(cut for cut in self.cuts if cut < count), count])

@@ -59,7 +59,6 @@ class Checkpoint:
         return metadata.Metadata(listed, {}, places, metadata.StorageMeta(Path("/somewhere")), "1.0.0")
 
     def write(self, folder: Path, index: bytes | None = None) -> Path:
-        """The folder, once it is written."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in self.files.items():
             (folder / name).write_bytes(data)

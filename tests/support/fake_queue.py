@@ -27,11 +27,7 @@ esac
 
 
 class FakeQueue:
-    """A queue in which nothing ever runs.
-
-    Args:
-        folder: for the programs (`bin/`) and what they note.
-    """
+    """A queue in which nothing ever runs; `folder` is for the programs (`bin/`) and what they note."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.bin = folder, folder / "bin"

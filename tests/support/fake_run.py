@@ -193,7 +193,6 @@ def _thumbnail(folder: Path, row: dict[str, Any]) -> None:
 
 
 def ledger(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the rows add up to."""
     clips = [row for row in rows if row["decision"] != "failed"]
     rules = {rule: sum(row["rule"] == rule for row in clips) for rule in RULES}
     rules = {rule: count for rule, count in rules.items() if count}

@@ -41,7 +41,6 @@ class Disk:
 
     @contextmanager
     def failing(self) -> Iterator["Disk"]:
-        """Inside the block."""
         with ExitStack() as stack:
             for name in CALLS:
                 stack.enter_context(patch.object(os, name, self._wrapped(getattr(os, name))))

@@ -40,12 +40,10 @@ def pan(seed: int, num_frames: int = 24, step_px: int = 2) -> np.ndarray:
 
 
 def blurred(seed: int, num_frames: int = 24) -> np.ndarray:
-    """A pan out of focus."""
     return np.stack([cv2.GaussianBlur(frame, (0, 0), 9) for frame in pan(seed, num_frames, 3)])
 
 
 def black(num_frames: int = 24) -> np.ndarray:
-    """Nothing."""
     return np.zeros((num_frames, HEIGHT, WIDTH, 3), np.uint8)
 
 
@@ -68,7 +66,6 @@ def fade_through_black(a: np.ndarray, b: np.ndarray, num_frames: int = 10) -> np
 
 
 def write_film(path: Path, *shots: np.ndarray, crf: int = 12) -> Path:
-    """Encode shots one after another."""
     encode_mp4(path, np.concatenate(shots), FPS, crf=crf, preset="veryfast")
     return path
 

@@ -80,7 +80,6 @@ class SecondRun:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the two options."""
     group = parser.getgroup("flaky tests")
     group.addoption("--record", type=Path, metavar="DIR", help="write the names of failed and of unrun tests there")
     group.addoption("--second-run", action="store_true", help="name the tests that pass as flaky")

@@ -28,7 +28,6 @@ def members_of(data: bytes) -> dict[str, bytes]:
 
 
 def zipped(members: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
-    """A zip of these members."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", compression) as archive:
         for name, data in members.items():
@@ -69,7 +68,6 @@ def evil_pickles(canary: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def nemo(members: Mapping[str, bytes], *, packed: bool = False, extra: tuple[tarfile.TarInfo, ...] = ()) -> bytes:
-    """A .nemo archive of these members."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:") as tar:
         for name, data in members.items():
@@ -82,7 +80,6 @@ def nemo(members: Mapping[str, bytes], *, packed: bool = False, extra: tuple[tar
 
 
 def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
-    """A member that is a link."""
     info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, target
     return info

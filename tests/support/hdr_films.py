@@ -19,7 +19,6 @@ PEAK = {"pq": 10_000, "hlg": 1000}
 
 
 def to_xyz(primaries: int) -> np.ndarray:
-    """Linear RGB to XYZ."""
     columns = np.array([(x / y, 1, (1 - x - y) / y) for x, y in (*PRIMARIES[primaries], WHITE)]).T
     return columns[:, :3] * np.linalg.solve(columns[:, :3], columns[:, 3])
 

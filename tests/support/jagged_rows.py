@@ -6,11 +6,9 @@ from nemo_vfm.sparse.jagged import Jagged
 
 
 def jagged(rows: list[list[int]]) -> Jagged:
-    """These rows of ids."""
     flat = [value for row in rows for value in row]
     return Jagged(torch.tensor(flat, dtype=torch.int64), torch.tensor([*map(len, rows)], dtype=torch.int64))
 
 
 def lists(found: Jagged) -> list[list[int]]:
-    """Its rows."""
     return [part.tolist() for part in found.values_N.split(found.lengths_B.tolist())] if len(found) else []

@@ -26,7 +26,6 @@ def kuairand_rows(num_rows: int, seed: int = 0, num_users: int = 30) -> NDArray[
 
 
 def write_kuairand(path: Path, rows: NDArray[np.int64]) -> Path:
-    """A file with these rows."""
     lines = [HEADER, *(",".join(map(str, row)) for row in rows.tolist())]
     path.write_text("\n".join(lines) + "\n")
     return path

@@ -6,8 +6,6 @@ from typing import NamedTuple, NotRequired, Required, TypedDict
 
 
 class Point(NamedTuple):
-    """A named tuple."""
-
     low: float
     high: int = 0
 

@@ -64,7 +64,6 @@ class FromBatch:
     """Doubles the latents that a batch has, at noise levels that follow from them."""
 
     def prepare(self, batch: VideoBatch, *, seed: int, training: bool) -> ModelInputs:
-        """The batch's own tensors."""
         assert batch.latents_BCTHW is not None and batch.text_BLD is not None and batch.text_mask_BL is not None
         latents = batch.latents_BCTHW
         inputs = {"latents_BCTHW": latents, "noise_B": latents.flatten(1).mean(1), "fps_B": batch.fps_B}
@@ -72,50 +71,39 @@ class FromBatch:
         return ModelInputs(inputs | text, {"x": 2 * latents + 1}, batch.weight_B)
 
     def losses(self, output: torch.Tensor, prepared: ModelInputs) -> torch.Tensor:
-        """Mean square error of each sample."""
         return (output - prepared.targets["x"]).square().flatten(1).mean(1)
 
 
-class Awake(DiT):
-    """A DiT without zeros at the start, so that every parameter has an influence and a gradient."""
+class _Awake:
+    """Has no zeros at the start, so that every parameter has an influence and a gradient."""
 
     def initial_weight(self, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
-        """The usual weight, moved."""
         return super().initial_weight(name, shape, seed) + moved(name, shape, seed)
 
 
-class AwakeST(STDiT):
-    """The same of an ST-DiT."""
-
-    def initial_weight(self, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
-        """The usual weight, moved."""
-        return super().initial_weight(name, shape, seed) + moved(name, shape, seed)
+class Awake(_Awake, DiT):
+    """The model of most layouts."""
 
 
-class AwakeWan(Wan):
-    """The same of a Wan."""
+class AwakeST(_Awake, STDiT):
+    """With attention over space and over time."""
 
-    def initial_weight(self, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
-        """The usual weight, moved."""
-        return super().initial_weight(name, shape, seed) + moved(name, shape, seed)
+
+class AwakeWan(_Awake, Wan):
+    """With a Wan's blocks."""
 
 
 def moved(name: str, shape: torch.Size, seed: int) -> torch.Tensor:
-    """By how much."""
     return 0.1 * torch.randn(shape, generator=generator(seed, "awake", name))
 
 
 tiny = partial(
     Awake, in_channels=4, text_dim=16, width=48, depth=4, heads=4, text_in_modulation=True, position_embedding=True
 )
-
-
 cosmos = partial(
     Awake, in_channels=4, text_dim=16, width=48, depth=4, heads=4, modulation_rank=6, learned_positions=(3, 3, 5),
     padding_mask=True, bias=False,
 )  # fmt: skip
-
-
 space_time = partial(
     AwakeST, in_channels=4, text_dim=16, width=48, depth=4, heads=4, modulation_rank=6, text_in_modulation=True,
     learned_positions=(4, 3, 5),

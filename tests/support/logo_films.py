@@ -35,7 +35,6 @@ class Mark(NamedTuple):
     colours: np.ndarray
 
     def over(self, frames_THWC: np.ndarray) -> np.ndarray:
-        """The frames with the mark on each."""
         rows, columns = (np.flatnonzero(self.alpha.any(axis=axis)) for axis in ((1, 2), (0, 2)))
         box = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
         alpha, marked_THWC = self.alpha[box], frames_THWC.copy()
@@ -73,7 +72,6 @@ def shot(random: np.random.Generator, scene: int, num_frames: int = 8) -> np.nda
 
 
 def film(seed: int, num_shots: int) -> list[np.ndarray]:
-    """Shots of different scenes."""
     random = np.random.default_rng(seed)
     return [shot(random, int(scene)) for scene in random.permutation(len(SCENES))[:num_shots]]
 

@@ -53,7 +53,6 @@ class MadeUp:
         return ModelInputs({**latents, **text, "fps_B": batch.fps_B.clone()}, {}, batch.weight_B)
 
     def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
-        """Of each sample."""
         return output.flatten(1).mean(1) if output.dim() == 2 else output.square().flatten(1).mean(1)
 
 

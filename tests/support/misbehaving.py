@@ -10,8 +10,6 @@ HANGS, CRASHES, EATS, RAISES = 13, 14, 15, 16
 
 
 class Misbehaves:
-    """A stage that some clips are bad for."""
-
     def columns(self):
         return ("behaved",)
 

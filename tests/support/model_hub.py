@@ -30,7 +30,6 @@ def git_sha1(data: bytes) -> str:
 
 
 def entry(path: str, data: bytes, large: bool) -> dict:
-    """A file's entry in the hub's listing."""
     usual = {"type": "file", "path": path, "size": len(data), "oid": git_sha1(data if not large else b"pointer")}
     lfs = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
     return {**usual, "lfs": lfs} if large else usual
@@ -259,7 +258,6 @@ class ModelDownload:
         return {name: path.read_bytes() for name, path in found.items() if name.partition("/")[0] not in OURS}
 
     def record(self) -> dict:
-        """The content of `get.json`."""
         return json.loads((self.folder / "get.json").read_text())
 
 

@@ -47,7 +47,6 @@ class Fault:
 
     @property
     def room(self) -> str:
-        """The package that it lies in."""
         parts = Path(self.file).parts
         return parts[1].removesuffix(".py") if parts[0] == "nemo_vfm" else parts[0]
 

@@ -23,7 +23,6 @@ class Needs:
         self.path = path
 
     def run(self, run: Run) -> Outcome:
-        """Note it."""
         if self.path is not None and not self.path.exists():
             raise UserError(f"{self.path} is not there yet")
         (run.folder / "ran").touch()
@@ -42,7 +41,6 @@ class DiesFirst:
         self.tries, self.sleeps_at = tries, sleeps_at
 
     def run(self, run: Run) -> Outcome:
-        """Note it."""
         with (run.folder / "tries").open("a+") as file:
             file.write("x")
             file.flush()
@@ -66,16 +64,13 @@ class PartsNeed:
         self.path, self.which = path, which
 
     def run(self, run: Run) -> Outcome:
-        """Count the notes."""
         notes = len(list((run.folder / "notes").iterdir()))
         return Outcome(f"{notes} notes", {"notes": notes})
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> JobNeeds:
-        """See `HasNeeds`."""
         return JobNeeds(rounds=1)
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
-        """Note it."""
         if part.number in self.which and not self.path.exists():
             raise UserError(f"{self.path} is not there yet")
         (run.folder / "notes").mkdir(exist_ok=True)
@@ -111,7 +106,6 @@ class Wants:
         self.stores = stores
 
     def run(self, run: Run) -> Outcome:
-        """Note it."""
         (run.folder / "ran").touch()
         return Outcome("ran")
 

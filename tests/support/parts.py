@@ -382,26 +382,19 @@ class Nested:
 
 
 class Shared:
-    """Makes files, which parts may share.
-
-    Args:
-        num: how many.
-    """
+    """Makes `num` files, which parts may share."""
 
     def __init__(self, *, num: int) -> None:
         self.num = num
 
     def run(self, run: Run) -> Outcome:
-        """Make what is missing."""
         missing = self._missing(run, range(self.num))
         return Outcome(f"made {self._make(run, missing)} of {self.num}", {"made": len(missing)})
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
-        """See `HasNeeds`."""
         return Needs(rounds=1)
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
-        """See `ShardedJob`."""
         own = [number for number in range(self.num) if part.has(str(number))]
         return Outcome(f"made {self._make(run, self._missing(run, own))}")
 

@@ -43,7 +43,6 @@ def adapted(family: str, *, dora: bool = False, alpha: float = ALPHA, **changes:
 
 
 def output(family: str, model: Any) -> Tensor:
-    """Call the peer's model."""
     return called(PEERS[family], model, inputs(PEERS[family]))
 
 

@@ -67,7 +67,6 @@ def digest(batch: Batch) -> str:
 
 
 def data_of(case: Case):
-    """The data module of a case."""
     from nemo_vfm.data.batching.bucket import Bucket, Buckets
     from nemo_vfm.data.sources.shard_data import ShardData
 

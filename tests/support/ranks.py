@@ -30,7 +30,7 @@ def on_ranks(count: int, function: Callable[..., Any], *arguments: Any, timeout_
     The function stands at the top of a module; arguments and results are pickled. The environment says where ranks
     may meet, too, for code that asks it.
     """
-    return POOL.call(count, _with_address, function, _free_port(), *arguments, timeout_s=timeout_s)
+    return POOL.call(count, _with_address, function, free_port(), *arguments, timeout_s=timeout_s)
 
 
 def _with_address(rank: int, function: Callable[..., Any], port: int, *arguments: Any) -> Any:
@@ -69,18 +69,16 @@ class _Copies(rank_pool.Pool):
 
 
 def serve(fd: int, key: bytes) -> None:
-    """What a copy does."""
     current_process().authkey = key
     loopback.watch()
     rank_pool.answer_calls(Connection(fd))
 
 
 def stop() -> None:
-    """End all processes."""
     POOL.stop()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])

@@ -30,7 +30,6 @@ class Kitchen:
         return path
 
     def compose(self, text: str, *overrides: str) -> Composed:
-        """Compose a recipe of this text."""
         return compose(self.write("recipe.yaml", text), [word.replace("@", PARTS) for word in overrides])
 
     def problems(self, text: str, *overrides: str) -> str:
@@ -38,7 +37,6 @@ class Kitchen:
         return "\n".join(problem.render() for problem in check(self.compose(text, *overrides), TRUST))
 
     def build(self, text: str, *overrides: str) -> object:
-        """The job."""
         return build(self.compose(text, *overrides), TRUST)
 
     def main(self, *words: str) -> int:

@@ -25,7 +25,6 @@ HEAD = "| recipe | what it does | hardware | time | expected result |\n|---|---|
 
 
 def page() -> str:
-    """The whole page."""
     folders = {path.parent.name for path in yaml_files("recipes")}
     ordered = [*(name for name in SECTIONS if name in folders), *sorted(folders - set(SECTIONS))]
     return "\n".join([INTRODUCTION, *(_section(folder) for folder in ordered)])

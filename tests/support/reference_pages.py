@@ -29,7 +29,7 @@ def commands_page(program: Program) -> str:
         f"# {program.name}",
         program.about,
         f"This page is generated from `{program.name} VERB --help`. To update it, edit the help and run `{UPDATE}`.",
-        f"{_sentence(program.exits)}.",
+        program.exits.replace("exit status:", "Exit status:").replace("\n", " ") + ".",
     ]
     return "\n\n".join([*introduction, *(_verb(program, verb) for verb in program.verbs())]) + "\n"
 
@@ -84,10 +84,6 @@ def _marked_up(text: str) -> str:
     return re.sub(r"\bdocs/([\w./-]+\.md)", r"[docs/\1](../\1)", "".join(parts))
 
 
-def _sentence(exits: str) -> str:
-    return exits.replace("exit status:", "Exit status:").replace("\n", " ")
-
-
 def components_page() -> str:
     """Every component of ours below the kinds that slots ask for, with the names and defaults of its arguments."""
     found = catalogue(Roots.standard(), DEFAULT_TRUST)
@@ -130,7 +126,6 @@ def _argument(argument: ArgumentInfo) -> str:
 
 
 def main(folder: Path) -> None:
-    """Write each generated page."""
     for name, program in COMMANDS.items():
         (folder / name).write_text(commands_page(program), encoding="utf-8")
     (folder / "components.md").write_text(components_page(), encoding="utf-8")

@@ -57,7 +57,6 @@ def pipeline(family: str, cache: FirstBlockCache | None = None, guidance: Any = 
 
 
 def noise(prompts: Sequence[str] = PROMPTS) -> Tensor:
-    """Generate the noise of each prompt."""
     return torch.stack([torch.randn(SIZE, generator=generator(1, "noise", text)) for text in prompts])
 
 
@@ -115,7 +114,6 @@ class RecordingCache(FirstBlockCache):
         self.created: list[Any] = []
 
     def begin(self, model: Any) -> Any:
-        """Create a cache and record it."""
         self.created.append(super().begin(model))
         return self.created[-1]
 

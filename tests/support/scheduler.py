@@ -17,7 +17,6 @@ class _Numbered(list[str]):
         self._places = {name: place for place, name in enumerate(names)}
 
     def index(self, name: str, *_: Any) -> int:
-        """The place."""
         return self._places[name]
 
 
@@ -28,6 +27,5 @@ class FilesTogether(LoadFileScheduling):
         return group(nodeid)
 
     def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
-        """Take the names of the tests that a process found."""
         super().add_node_collection(node, collection)
         self.registered_collections[node] = _Numbered(collection)

@@ -62,7 +62,6 @@ def equal_rows(a: Jagged, b: Jagged) -> bool:
 
 
 def equal_chunks(a: LogChunk, b: LogChunk) -> bool:
-    """Whether they have the same columns with the same samples."""
     columns = [{"id": c.ids_B, "session": c.session_B, "time": c.time_B, **c.dense, **c.labels} for c in (a, b)]
     same = [*columns[0]] == [*columns[1]] and [*a.features] == [*b.features]
     same = same and all(torch.equal(column, columns[1][name]) for name, column in columns[0].items())

@@ -42,7 +42,7 @@ def session_log(sessions: int, seed: int, *, mean: float = 6.0, ids: int = 400, 
         "user": _skewed(changed, ids, 2, numbers, shortest=1).select(row_B),
         "history": _skewed(changed, ids, 9, numbers).select(row_B),
         "item": Jagged(moved_N, items.lengths_B),
-        "rare": _rare(len(session_B), ids, numbers),
+        "rare": _power_law((torch.rand(len(session_B), generator=numbers) < 0.2).long(), ids, numbers),
     }
     number_B = torch.arange(len(session_B))
     return LogChunk(
@@ -51,14 +51,9 @@ def session_log(sessions: int, seed: int, *, mean: float = 6.0, ids: int = 400, 
 
 
 def _skewed(rows: int, ids: int, longest: int, numbers: torch.Generator, shortest: int = 0) -> Jagged:
-    lengths = torch.randint(shortest, longest + 1, (rows,), generator=numbers)
-    return Jagged(_power_law(int(lengths.sum()), ids, numbers), lengths)
+    return _power_law(torch.randint(shortest, longest + 1, (rows,), generator=numbers), ids, numbers)
 
 
-def _rare(rows: int, ids: int, numbers: torch.Generator) -> Jagged:
-    lengths = (torch.rand(rows, generator=numbers) < 0.2).long()
-    return Jagged(_power_law(int(lengths.sum()), ids, numbers), lengths)
-
-
-def _power_law(count: int, ids: int, numbers: torch.Generator) -> Tensor:
-    return (torch.rand(count, generator=numbers, dtype=torch.float64) ** 3 * ids).long()
+def _power_law(lengths_B: Tensor, ids: int, numbers: torch.Generator) -> Jagged:
+    drawn_N = torch.rand(int(lengths_B.sum()), generator=numbers, dtype=torch.float64) ** 3 * ids
+    return Jagged(drawn_N.long(), lengths_B)

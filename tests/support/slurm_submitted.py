@@ -31,7 +31,6 @@ class Submitted:
     number: str
 
     def attempts(self, *columns: str) -> list[tuple[str, ...]]:
-        """What is kept of each."""
         lines = [line.split("\t") for line in (self.run_dir / "launch/attempts.tsv").read_text().splitlines()]
         return [tuple(dict(zip(COLUMNS, line, strict=True))[name] for name in columns) for line in lines]
 
@@ -40,7 +39,6 @@ class Submitted:
         return self.log() + self.cluster.said()
 
     def log(self) -> str:
-        """Of all attempts."""
         (file,) = (self.run_dir / "launch/logs").glob(f"*-{self.number}.out")
         return file.read_text()
 
@@ -50,7 +48,6 @@ class Submitted:
 
 
 def put(cluster: Slurm, recipe: str, job: SlurmJob) -> Submitted:
-    """A job into the queue, with its folder."""
     (job.folder / "logs").mkdir(parents=True)
     job.recipe.write_text(recipe)
     (job.folder / "job.sh").write_text(script(job))

@@ -31,5 +31,4 @@ def small(kind: type[nn.Module], **given: object) -> nn.Module:
 
 
 def maker(kind: type[nn.Module], **given: object) -> Callable[[], nn.Module]:
-    """`small`, later."""
     return lambda: small(kind, **given)

@@ -25,8 +25,6 @@ class Stored:
 
 
 class Quantizer:
-    """Any of theirs."""
-
     internal = False
 
     def __init__(self, *given: Any, pow2: bool = False, kind: str = "tensor", factor: Tensor | None = None) -> None:
@@ -79,7 +77,6 @@ def prepare_for_saving(*kept: Any) -> tuple[list[Tensor | None], list[Any]]:
 
 
 def restore_from_func_ctx(ctx: Any) -> list[Any]:
-    """Once."""
     found, saved = [], list(ctx.saved_tensors)
     for one in ctx.tensor_objects:
         found.append(saved.pop(0) if one is None else Stored(None, Quantised(saved.pop(0), saved.pop(0))))
@@ -88,7 +85,6 @@ def restore_from_func_ctx(ctx: Any) -> list[Any]:
 
 
 def install(patch: pytest.MonkeyPatch) -> None:
-    """Let it be what is imported."""
     te = ModuleType("transformer_engine.pytorch")
     te.DType = SimpleNamespace(kFloat8E4M3=E4M3, kFloat8E5M2=E5M2)  # type: ignore[attr-defined]
     te.Float8Quantizer, te.Float8CurrentScalingQuantizer = _given, _current  # type: ignore[attr-defined]

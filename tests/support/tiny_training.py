@@ -48,7 +48,6 @@ class Noted(Denoise):
         self.notes, self.poison, self.waits = notes, poison, waits
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
-        """As ever."""
         if training:
             line = json.dumps({"step": batch.index, "rank": ranks.rank(), "keys": batch.keys})
             self.notes.mkdir(exist_ok=True)
@@ -99,7 +98,6 @@ class Fate:
         self.how, self.rank, self.step, self.times, self.pause_s = how, rank, step, times, pause_s
 
     def on_step(self, fit: TrainState) -> None:
-        """Strike, where it is time."""
         time.sleep(self.pause_s)
         marker = fit.run.folder / f"fate-{ranks.rank()}"
         if fit.step != self.step or self.rank not in (-1, ranks.rank()) or self.how == "nothing":

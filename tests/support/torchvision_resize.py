@@ -11,25 +11,16 @@ class Torchvision:
     """`torchvision.transforms`, as far as a padding mask needs it."""
 
     class InterpolationMode:
-        """As torchvision names it."""
-
         NEAREST = "nearest"
 
     class functional:
-        """As torchvision names it."""
-
         @staticmethod
         def resize(mask: Tensor, size: Sequence[int], interpolation: str) -> Tensor:
-            """A mask at another size."""
             return torch.nn.functional.interpolate(mask.float(), size=list(size), mode=interpolation)
 
 
 def stand_in() -> Any:
-    """diffusers' module of Cosmos, which finds the stand-in where it looks for torchvision.
-
-    Returns:
-        None where diffusers is not installed.
-    """
+    """diffusers' module of Cosmos, which finds the stand-in where it looks for torchvision; None without diffusers."""
     try:
         from diffusers.models.transformers import transformer_cosmos
     except ImportError:

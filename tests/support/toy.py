@@ -53,8 +53,6 @@ class ToyTask:
 
 
 class ToyModel(nn.Module):
-    """Two linear layers."""
-
     def __init__(self) -> None:
         super().__init__()
         self.net = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, WIDTH))

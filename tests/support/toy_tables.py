@@ -32,7 +32,6 @@ class ToyRecommender(nn.Module):
         self.head = nn.Linear(WIDTH + 2, 1)
 
     def forward(self, values_N: Tensor, lengths_B: Tensor, dense_BF: Tensor) -> Tensor:
-        """One number a sample."""
         pooled_BD = self.tables.lookup({"item": Jagged(values_N, lengths_B)})["item"]
         return self.head(torch.cat([pooled_BD, dense_BF], 1))[:, 0]  # type: ignore[no-any-return]
 
@@ -47,7 +46,6 @@ class BagRecommender(nn.Module):
         self.head = like.head
 
     def forward(self, values_N: Tensor, lengths_B: Tensor, dense_BF: Tensor) -> Tensor:
-        """One number a sample."""
         pooled_BD = self.bag(values_N, lengths_B.cumsum(0) - lengths_B)
         return self.head(torch.cat([pooled_BD, dense_BF], 1))[:, 0]  # type: ignore[no-any-return]
 
@@ -85,7 +83,6 @@ def started(plan: ParallelPlan = ParallelPlan(), optimizer: RowOptimizer = RowSg
 
 
 def weights(engine: StepRunner) -> dict[str, Tensor]:
-    """Whole ones."""
     state = engine.model.state_dict()
     return {name: one.full_tensor() if hasattr(one, "full_tensor") else one.clone() for name, one in state.items()}
 

@@ -34,11 +34,9 @@ class Checker:
         """Nothing to move."""
 
     def check_text_safety(self, text: str) -> bool:
-        """Always."""
         return True
 
     def check_video_safety(self, video: object) -> object:
-        """As it came."""
         return video
 
 
@@ -188,7 +186,6 @@ def pixels(name: str, seed: int = 5) -> Tensor:
 
 
 def noise(name: str, shape: tuple[int, ...], prompts: int) -> Tensor:
-    """Of each prompt."""
     return torch.randn(prompts, *shape, generator=torch.Generator().manual_seed(6))
 
 
@@ -220,7 +217,6 @@ def tokens(name: str) -> int:
 
 
 def frames(name: str) -> int:
-    """Frames of a video."""
     if "TextToImage" in PIPELINES[name].kind:
         return 1
     return 17 if PIPELINES[name].vae[0] == "AutoencoderKLCosmos" else FRAMES

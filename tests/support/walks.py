@@ -42,7 +42,6 @@ class Walk:
     last: str = ""
 
     def note(self, code: CodeType) -> None:
-        """One call."""
         file = code.co_filename
         if file.startswith(OWN):
             self.files[file.removeprefix(OWN)] = self.files.get(file.removeprefix(OWN), 0) + 1
@@ -50,7 +49,6 @@ class Walk:
             self.last = file
 
     def figures(self, name: str) -> dict[str, int]:
-        """For the JSON."""
         return {
             f"{name}_files": len(self.files),
             f"{name}_moves": self.moves,
@@ -186,7 +184,6 @@ def imports(words: list[str]) -> int:
 
 
 def main() -> None:
-    """Walk, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     parser.add_argument("--files", action="store_true", help="name the files of each walk, with their calls")

@@ -42,8 +42,6 @@ class Parrot:
 
 
 class Shout:
-    """An editor: the text in capitals."""
-
     def __init__(self, stamp="shout/1", fails=False):
         self.stamp, self.fails, self.asked = stamp, fails, 0
 
@@ -257,8 +255,6 @@ def test_an_editor_changes_the_text_and_the_original_is_kept(tmp_path):
 
 
 class Question(Shout):
-    """An editor: the text with a question mark."""
-
     def edit(self, drafts):
         for draft in drafts:
             yield Caption(draft.key, f"{draft.text}?", tokens_in=5, tokens_out=1)

@@ -12,7 +12,6 @@ from tests.support.repository import ROOT
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    """The scores of one small film."""
     folder = tmp_path_factory.mktemp("full")
     (folder / "in").mkdir()
     write_film(folder / "in" / "a.mp4", pan(3, 24, 3))

@@ -1,7 +1,6 @@
 """Tests which clips of one kind are kept, among generated and real videos."""
 
 import os
-from fractions import Fraction
 from pathlib import Path
 
 import cv2
@@ -9,14 +8,13 @@ import numpy as np
 import pytest
 
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.curate.record.stage import Comparison
 from nemo_vfm.curate.score.local_duplicate import LocalDuplicate
 from nemo_vfm.curate.score.near_duplicate import NearDuplicate
 from nemo_vfm.curate.score.semantic_duplicate import SemanticDuplicate
-from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.decode import open_video
 from tests.curate.score.test_local_duplicate import backdrop
+from tests.curate.score.test_near_duplicate import record
 from tests.support.films import FPS, pan
 
 STAGE = SemanticDuplicate()
@@ -36,11 +34,6 @@ class Corner:
 
 def remember(frames: np.ndarray, fps: float = FPS) -> str:
     return STAGE.remember(ClipFrames.of(frames, fps))
-
-
-def record(index: int, *, size: int = 64, seconds: float = 2.0, **scores: float | str) -> ClipRecord:
-    clip = Clip(f"{index:064d}", 0, 24, 0, 24, Fraction(1, 12))
-    return ClipRecord(clip, "x.mp4", (Path("x"),), 12.0, size, size, round(seconds * 1e6), scores=dict(scores))
 
 
 def test_it_is_a_comparison_and_any_embedder_will_do():
@@ -80,8 +73,9 @@ def test_a_quality_that_is_a_word_counts_as_none():
     assert len(STAGE.duplicates([record(0, sharpness="high"), record(1, sharpness=0.1)], same, 0.4)) == 1
 
 
-def test_no_clips_give_nothing():
-    assert STAGE.likeness([]) == [] and STAGE.duplicates([], [], 0.9) == {}
+@pytest.mark.parametrize("kind", [NearDuplicate, LocalDuplicate, SemanticDuplicate])
+def test_no_clips_give_nothing(kind):
+    assert kind().likeness([]) == [] and kind().duplicates([], [], 0.9) == {}
 
 
 @pytest.mark.slow  # embeds every shared video

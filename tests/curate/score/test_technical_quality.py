@@ -26,7 +26,6 @@ def measured(frames, fps=24.0):
 
 
 def flat(*colours):
-    """A frame of each colour."""
     return np.stack([np.full((HEIGHT, WIDTH, 3), colour, np.uint8) for colour in colours])
 
 

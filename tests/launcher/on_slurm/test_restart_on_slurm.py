@@ -98,30 +98,20 @@ def test_what_gets_no_further_is_submitted_three_times_and_not_for_ever(real_slu
     assert "not restarted: 3 attempts" in job.log() and len(line_of_jobs(tmp_path / "run", jobs[0])) == 3
 
 
-@pytest.fixture
-def desk(real_slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
-    """A working directory from which jobs are submitted to the real Slurm."""
-    monkeypatch.setenv("SLURM_CONF", str(real_slurm.conf))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    (tmp_path / "desk").mkdir()
-    monkeypatch.chdir(tmp_path / "desk")
-    return tmp_path / "desk"
-
-
 @pytest.mark.parametrize("refused", ["requeue", "requeue update"])
-def test_a_chain_waits_for_the_job_that_goes_on_and_every_verb_follows_it(real_slurm, desk, forbid, refused, capsys):
+def test_a_chain_waits_for_the_job_that_goes_on_and_every_verb_follows_it(slurm_here, desk, forbid, refused, capsys):
     forbid(*refused.split())
     (desk / "wf.yaml").write_text(CHAIN)
     assert main(["submit", "wf.yaml", *CLUSTER, *TRUST]) == 0
     submitted = {name: numbers[0] for name, numbers in numbers("runs/wf").items()}
-    _, first = until_begun(real_slurm, desk / "runs/wf", submitted["first"], 1)
+    _, first = until_begun(slurm_here, desk / "runs/wf", submitted["first"], 1)
     capsys.readouterr()
     assert main(["logs", "runs/wf", "-f"]) == 0
     said = capsys.readouterr().out
     assert said.count("vfm-launch: ok") == 3 and "vfm-launch: lost_rank" in said
     third = (line_of_jobs(desk / "runs/wf", submitted["third"]))[-1]
     assert (third == submitted["third"]) == (refused == "requeue")
-    assert real_slurm.ended(third)["JobState"] == "COMPLETED"
+    assert slurm_here.ended(third)["JobState"] == "COMPLETED"
     assert [kind for _, kind in attempts("runs/wf")] == ["lost_rank", "ok", "ok", "ok"]
     assert main(["status", "runs/wf", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["jobs"]
@@ -129,35 +119,34 @@ def test_a_chain_waits_for_the_job_that_goes_on_and_every_verb_follows_it(real_s
     assert main(["retry", "runs/wf"]) == 0 and "is complete" in capsys.readouterr().out
 
 
-def test_cancel_ends_the_job_that_went_on_and_retry_begins_anew(real_slurm, desk, forbid, capsys):
+def test_cancel_ends_the_job_that_went_on_and_retry_begins_anew(slurm_here, desk, forbid, capsys):
     forbid("requeue")
     (desk / "wf.yaml").write_text(CHAIN.replace("DiesFirst}", "DiesFirst, sleeps_at: 2}"))
     assert main(["submit", "wf.yaml", *CLUSTER, *TRUST, "cluster.restart=resubmit"]) == 0
     (begun,) = numbers("runs/wf")["first"]
-    second = until_begun(real_slurm, desk / "runs/wf", begun, 1)[1]
+    second = until_begun(slurm_here, desk / "runs/wf", begun, 1)[1]
     tries = desk / "runs/wf/first/tries"
-    real_slurm.until(lambda: tries.read_text() == "xx", "second try", 60)
+    slurm_here.until(lambda: tries.read_text() == "xx", "second try", 60)
     assert main(["cancel", "runs/wf"]) == 0
     capsys.readouterr()
-    assert {real_slurm.until_state(number, "CANCELLED", "FAILED")["JobState"] for number in (begun, second)}
+    assert {slurm_here.until_state(number, "CANCELLED", "FAILED")["JobState"] for number in (begun, second)}
     assert main(["status", "runs/wf", "--json"]) == 0
     assert [one["state"] for one in json.loads(capsys.readouterr().out)["jobs"]] == ["cancelled"] * 3
     assert line_of_jobs(desk / "runs/wf", begun) == [begun, second]
     assert main(["retry", "runs/wf"]) == 0
     last = numbers("runs/wf")["third"][-1]
-    real_slurm.until(lambda: real_slurm.job(last)["JobState"] == "COMPLETED", "the chain", 120)
+    slurm_here.until(lambda: slurm_here.job(last)["JobState"] == "COMPLETED", "the chain", 120)
 
 
-def test_what_waits_for_an_array_waits_for_the_tasks_that_go_on_elsewhere(real_slurm, tmp_path, forbid, monkeypatch):
+def test_what_waits_for_an_array_waits_for_the_tasks_that_go_on_elsewhere(slurm_here, tmp_path, forbid):
     forbid("requeue")
     once = f'file={tmp_path}/$SLURM_ARRAY_TASK_ID; [[ $file == */0 || -e $file ]] || {{ touch "$file"; kill -9 $$; }}'
-    array = of_bash(real_slurm, tmp_path / "run", f"sleep 1; {once}", array=3)
+    array = of_bash(slurm_here, tmp_path / "run", f"sleep 1; {once}", array=3)
     join = small_job(tmp_path / "join", command=("bash", "-c", f"cp {tmp_path}/run/launch/attempts.tsv {tmp_path}/at"))
     join = small_job(tmp_path / "join", command=join.command, cpus_per_task=1, cluster=CPU)
     (join.folder / "logs").mkdir(parents=True)
     (join.folder / "job.sh").write_text(script(join))
-    monkeypatch.setenv("SLURM_CONF", str(real_slurm.conf))
     behind = slurm.submit(join.folder / "job.sh", ROOT, after=[array.number])
-    assert real_slurm.ended(behind)["JobState"] == "COMPLETED", array.cluster.said()
+    assert slurm_here.ended(behind)["JobState"] == "COMPLETED", array.cluster.said()
     kinds = [line.split("\t")[4] for line in (tmp_path / "at").read_text().splitlines()]
     assert sorted(kinds) == ["lost_rank", "lost_rank", "ok", "ok", "ok"]

@@ -12,55 +12,47 @@ from tests.support.slurm import Slurm, lacking
 from tests.support.slurm import slurm as cluster_in
 
 
-@pytest.fixture
-def here(real_slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    """The cluster, as the one of this process's environment."""
-    monkeypatch.setenv("SLURM_CONF", str(real_slurm.conf))
-    return real_slurm
-
-
 def script(folder: Path, *lines: str) -> Path:
-    """A small job."""
     path = folder / "job.sh"
     path.write_text("\n".join(["#!/bin/bash", f"#SBATCH --output={folder}/out-%A_%a", *lines, ""]))
     return path
 
 
-def test_a_job_is_submitted_seen_and_cancelled(here: Slurm, tmp_path: Path):
+def test_a_job_is_submitted_seen_and_cancelled(slurm_here: Slurm, tmp_path: Path):
     number = slurm.submit(script(tmp_path, "#SBATCH --job-name=a|b", "sleep 60"), tmp_path)
     after = slurm.submit(script(tmp_path, "true"), tmp_path, after=[number])
-    here.until_state(number, "RUNNING")
+    slurm_here.until_state(number, "RUNNING")
     found = slurm.queued([number, after])
     assert set(found) == {number, after} and found[number].name == "a|b" and found[number].nodes == "n1"
     assert found[number].waits_or_runs and found[after].reason == "Dependency"
     slurm.cancel([number, after])
-    here.until_state(number, "CANCELLED")
+    slurm_here.until_state(number, "CANCELLED")
     assert {job.state for job in slurm.queued([number, after]).values()} == {"CANCELLED"}
     assert not slurm.queued([number])[number].waits_or_runs
     assert slurm.queued(["1"]) == {} and slurm.queued([]) == {}
 
 
-def test_a_job_whose_predecessor_fails_is_never_begun(here: Slurm, tmp_path: Path):
+def test_a_job_whose_predecessor_fails_is_never_begun(slurm_here: Slurm, tmp_path: Path):
     number = slurm.submit(script(tmp_path, "exit 3"), tmp_path)
     after = slurm.submit(script(tmp_path, "touch begun"), tmp_path, after=[number])
-    here.until_state(after, "CANCELLED")
-    assert here.job(number)["ExitCode"] == "3:0" and not (tmp_path / "begun").exists()
+    slurm_here.until_state(after, "CANCELLED")
+    assert slurm_here.job(number)["ExitCode"] == "3:0" and not (tmp_path / "begun").exists()
 
 
-def test_each_task_of_an_array_is_seen(here: Slurm, tmp_path: Path):
+def test_each_task_of_an_array_is_seen(slurm_here: Slurm, tmp_path: Path):
     number = slurm.submit(script(tmp_path, "exit $(( SLURM_ARRAY_TASK_ID == 1 ))"), tmp_path, words=["--array=0-2"])
-    here.until(lambda: not any(job.waits_or_runs for job in slurm.queued([number]).values()), "end of the array")
+    slurm_here.until(lambda: not any(job.waits_or_runs for job in slurm.queued([number]).values()), "end of the array")
     states = {id: job.state for id, job in slurm.queued([number]).items()}
     assert states == {f"{number}_0": "COMPLETED", f"{number}_1": "FAILED", f"{number}_2": "COMPLETED"}
 
 
-def test_the_cluster_is_asked_what_its_nodes_have(here: Slurm):
+def test_the_cluster_is_asked_what_its_nodes_have(slurm_here: Slurm):
     assert slurm.machines() == Machines(count=2, cores=16, memory_gb=1, gpus=0, gpu="")
     assert slurm.machines("debug") == slurm.machines()
     assert "none" in slurm.mpi_flavours() and len(slurm.mpi_flavours()) >= 2
 
 
-def test_what_slurm_refuses_is_said_in_its_words(here: Slurm, tmp_path: Path):
+def test_what_slurm_refuses_is_said_in_its_words(slurm_here: Slurm, tmp_path: Path):
     with pytest.raises(UserError, match=r"sbatch refused: .*invalid partition specified: nowhere"):
         slurm.submit(script(tmp_path, "true"), tmp_path, words=["--partition=nowhere"])
     with pytest.raises(UserError, match="scancel refused"):
@@ -95,13 +87,13 @@ def test_a_machine_without_slurm_is_told_what_to_do(monkeypatch: pytest.MonkeyPa
         slurm.queued(["1"])
 
 
-def test_a_job_around_us_does_not_reach_a_new_one(here: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_job_around_us_does_not_reach_a_new_one(slurm_here: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("SLURM_NTASKS", "SLURM_JOB_ID", "SBATCH_PARTITION", "SRUN_CPUS_PER_TASK", "PMIX_RANK", "RANK",
                  "WORLD_SIZE", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "SQUEUE_FORMAT", "SLURMD_NODENAME"):  # fmt: skip
         monkeypatch.setenv(name, "7")
     monkeypatch.setenv("OWN", "kept")
     number = slurm.submit(script(tmp_path, f"env > {tmp_path}/env"), tmp_path)
-    here.until_state(number, "COMPLETED")
+    slurm_here.until_state(number, "COMPLETED")
     lines = (tmp_path / "env").read_text().splitlines()
     assert "OWN=kept" in lines and not [line for line in lines if line.endswith("=7")]
     assert slurm.queued([number])[number].state == "COMPLETED"

@@ -51,7 +51,6 @@ def toy(**settings: object) -> str:
 
 
 def counted(run_dir: Path) -> list[int]:
-    """The steps that were taken, in order."""
     return [int(line) for line in (run_dir / "count").read_text().split()]
 
 

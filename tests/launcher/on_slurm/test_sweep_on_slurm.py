@@ -8,7 +8,6 @@ import pytest
 from launcher.cli import main
 from launcher.slurm import slurm
 from nemo_vfm.cli.main import main as nemo_vfm
-from tests.support.repository import ROOT
 from tests.support.slurm import Slurm
 
 TRUST = ("--trust", "tests.support.needing")
@@ -16,28 +15,23 @@ CLUSTER = ("cluster=cpu_slurm", "cluster.exclusive=false", "cluster.cpus_per_nod
 
 
 @pytest.mark.soak
-def test_of_a_sweep_the_runs_that_failed_are_tried_again_and_the_table_has_all(
-    real_slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here, capsys
-):
-    monkeypatch.setenv("SLURM_CONF", str(real_slurm.conf))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.chdir(tmp_path)
+def test_of_a_sweep_the_runs_that_failed_are_tried_again_and_the_table_has_all(slurm_here: Slurm, desk: Path, capsys):
     Path("needy.yaml").write_text("_target_: tests.support.needing.Needs\n")
     words = ["submit", "needy.yaml", *CLUSTER, *TRUST, "--sweep", "path=given.txt,null", "seed=0,1"]
     assert main(words) == 0
     launch = Path("runs/needy-sweep/launch")
     (array,) = json.loads((launch / "launch.json").read_text())["jobs"][0]["slurm"]
     kinds = {f"{array}_{n}": kind for n, kind in enumerate(["configuration"] * 2 + ["ok"] * 2)}
-    until_over(real_slurm, array)
+    until_over(slurm_here, array)
     assert dict(ends(launch)) == kinds
     assert main(words) == 0 and main(["cancel", "runs/needy-sweep"]) == 0  # the same words again go on
     # Tasks that were cancelled while they ran are still ending, and nothing is tried again beside them.
-    until_over(real_slurm, json.loads((launch / "launch.json").read_text())["jobs"][0]["slurm"][-1])
+    until_over(slurm_here, json.loads((launch / "launch.json").read_text())["jobs"][0]["slurm"][-1])
 
     Path("given.txt").touch()
     assert main(["retry", "runs/needy-sweep"]) == 0
     again = json.loads((launch / "launch.json").read_text())["jobs"][0]["slurm"][-1]
-    until_over(real_slurm, again)
+    until_over(slurm_here, again)
     assert [end for end in ends(launch) if end[0].startswith(f"{again}_")] == [(f"{again}_{n}", "ok") for n in (0, 1)]
     capsys.readouterr()
     assert main(["status", "runs/needy-sweep"]) == 0
@@ -49,7 +43,6 @@ def test_of_a_sweep_the_runs_that_failed_are_tried_again_and_the_table_has_all(
 
 
 def until_over(cluster: Slurm, array: str) -> None:
-    """Wait for the end of all its tasks."""
     cluster.until(
         lambda: not any(task.waits_or_runs for task in slurm.queued([array]).values()), f"end of {array}", 240
     )

@@ -15,13 +15,11 @@ CPU = Slurm(gpus_per_node=0, cpus_per_node=16)
 
 
 def step(ranks: int, *, name: str = "", on_gpu: bool = True, phases: tuple[int, ...] = (), rounds: int = 0) -> Step:
-    """One step."""
     named = tuple(Phase(name=f"p{n}", ranks=one, degrees={}) for n, one in enumerate(phases))
     return Step(name=name, kind="", ranks=ranks, on_gpu=on_gpu, phases=named, degrees={}, rounds=rounds)
 
 
 def work(*steps: Step) -> Work:
-    """A recipe of these."""
     return Work(name="r", header="", steps=steps)
 
 

@@ -13,11 +13,10 @@ SLURM = "_target_: launcher.request.cluster.Slurm\ngpus_per_node: 0\ncpus_per_no
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
+def desk(desk: Path) -> Path:
     """A working directory with a folder of ingredients."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "conf/cluster").mkdir(parents=True)
-    return tmp_path
+    (desk / "conf/cluster").mkdir(parents=True)
+    return desk
 
 
 def dry(name: str, *words: str) -> int:

@@ -20,13 +20,10 @@ JOB: dict[str, Any] = {
 
 
 @pytest.fixture
-def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> FakeQueue:
-    """A queue on the path, and a working directory beside it."""
-    found = FakeQueue(tmp_path / "slurm")
-    monkeypatch.setenv("PATH", f"{found.bin}{os.pathsep}{os.environ['PATH']}")
-    (tmp_path / "desk/runs/a/launch/logs").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "desk")
-    return found
+def queue(queue: FakeQueue) -> FakeQueue:
+    """With the folder of a launch beside it."""
+    Path("runs/a/launch/logs").mkdir(parents=True)
+    return queue
 
 
 def hostile(job: dict[str, Any] | None = None, **values: Any) -> None:

@@ -15,7 +15,6 @@ from tests.support.slurm_jobs import small_job
 
 
 def words(*given: str):
-    """What the words ask for."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     return parse_request(parser.parse_intermixed_args(given))

@@ -1,7 +1,6 @@
 """Tests that `vfm-launch submit --sweep` makes an array with a recipe and a run folder for each task."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from launcher.plan.recipe_info import Point, Step, Work
 from launcher.request.cluster import Slurm
 from nemo_vfm.cli.main import main as nemo_vfm_main
 from tests.launcher.render.test_quoting import HOSTILE
-from tests.support.fake_queue import FakeQueue
 from tests.support.repository import ROOT
 from tests.support.slurm_jobs import run, small_job
 
@@ -23,21 +21,11 @@ SWEEP = ("--sweep", "path=given.txt,null")
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
+def desk(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a recipe."""
-    (tmp_path / "desk").mkdir()
-    (tmp_path / "desk/needy.yaml").write_text(NEEDY)
+    (desk / "needy.yaml").write_text(NEEDY)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.chdir(tmp_path / "desk")
-    return tmp_path / "desk"
-
-
-@pytest.fixture
-def queue(desk: Path, monkeypatch: pytest.MonkeyPatch) -> FakeQueue:
-    """A queue in which nothing runs."""
-    found = FakeQueue(desk.parent / "slurm")
-    monkeypatch.setenv("PATH", f"{found.bin}{os.pathsep}{os.environ['PATH']}")
-    return found
+    return desk
 
 
 def names(desk: Path) -> list[str]:

@@ -8,7 +8,6 @@ NODE = {"gpus_per_node": 8, "cpus_per_task": 14}
 
 
 def found(gpu: str | None = "h100", engine: str = "torch", **degrees: int) -> dict[str, str]:
-    """Name -> value."""
     settings = [*environment(gpu=gpu, degrees=degrees, engine=engine, **NODE)]
     return {setting.name: setting.value for setting in settings}
 

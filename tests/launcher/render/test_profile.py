@@ -27,7 +27,6 @@ exec "$@"
 
 @pytest.fixture
 def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the path."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/nsys").write_text(NSYS)
     (tmp_path / "bin/nsys").chmod(0o755)
@@ -66,13 +65,11 @@ def test_nodes_without_nsys_end_the_job_at_once_and_say_so(real_slurm: Slurm, tm
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
+def desk(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a recipe."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    (tmp_path / "desk").mkdir()
-    monkeypatch.chdir(tmp_path / "desk")
-    Path("r.yaml").write_text("_target_: tests.support.needing.Needs\n")
-    return tmp_path / "desk"
+    (desk / "r.yaml").write_text("_target_: tests.support.needing.Needs\n")
+    return desk
 
 
 LOCAL = ("submit", "r.yaml", "cluster=local", "--trust", "tests.support.needing", "--profile", "nsys")

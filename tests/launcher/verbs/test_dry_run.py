@@ -28,7 +28,6 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
 
 
 def left(folder: Path) -> list[Path]:
-    """Everything below a folder."""
     return sorted(folder.rglob("*"))
 
 

@@ -32,12 +32,11 @@ NEEDY = "_target_: tests.support.needing.Needs\npath: given.txt\n"
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
+def desk(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory; what is run here is a copy of one process."""
     monkeypatch.setattr("launcher.local_run.subprocess", preloaded.COMMANDS)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return desk
 
 
 @pytest.mark.slow

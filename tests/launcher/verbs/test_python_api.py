@@ -14,7 +14,6 @@ from launcher.request.request import add_arguments, parse_request
 from nemo_vfm.core.errors import UserError
 from tests.support import preloaded
 from tests.support.repository import ROOT
-from tests.support.slurm import Slurm
 
 TRUST = ("tests.support.needing",)
 NEEDY = "_target_: tests.support.needing.Needs\npath: given.txt\n"
@@ -22,13 +21,12 @@ SMALL = ("cluster.exclusive=false", "cluster.cpus_per_node=2", "cluster.memory_g
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
+def desk(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a recipe that needs a file; what is run here is a copy of one process."""
     monkeypatch.setattr("launcher.local_run.subprocess", preloaded.COMMANDS)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "needy.yaml").write_text(NEEDY)
-    return tmp_path
+    (desk / "needy.yaml").write_text(NEEDY)
+    return desk
 
 
 def test_every_argument_asks_for_what_its_option_asks_for(desk, monkeypatch):
@@ -67,16 +65,14 @@ def test_what_the_preflight_objects_to_is_raised_and_nothing_is_submitted(desk):
     assert not (desk / "runs").exists()
 
 
-def test_on_slurm_it_is_waited_for_and_known_to_the_command(real_slurm: Slurm, desk, monkeypatch, capsys):
-    monkeypatch.setenv("SLURM_CONF", str(real_slurm.conf))
+def test_on_slurm_it_is_waited_for_and_known_to_the_command(slurm_here, desk, capsys):
     (desk / "given.txt").touch()
     launch = submit("needy.yaml", "cpu_slurm", *SMALL, trust=TRUST)
     assert [one.state for one in launch.wait(timeout_s=120, poll_s=1)] == ["done"]
     assert main(["status", str(launch.run_dir)]) == 0 and "done" in capsys.readouterr().out
 
 
-def test_on_slurm_it_is_cancelled_and_a_wait_ends_when_its_time_is_over(real_slurm: Slurm, desk, monkeypatch):
-    monkeypatch.setenv("SLURM_CONF", str(real_slurm.conf))
+def test_on_slurm_it_is_cancelled_and_a_wait_ends_when_its_time_is_over(slurm_here, desk):
     launch = submit("needy.yaml", "cpu_slurm", *SMALL, "cluster.options={begin: now+1hour}", trust=TRUST)
     with pytest.raises(TimeoutError, match="are still queued or running after 0 s"):
         launch.wait(timeout_s=0)

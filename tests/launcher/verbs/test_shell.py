@@ -17,7 +17,6 @@ from launcher.request.cluster import Slurm as Cluster
 from launcher.verbs.shell import _job
 from tests.launcher.render.test_quoting import PRINTABLE
 from tests.support.fake_queue import FakeQueue
-from tests.support.repository import ROOT
 from tests.support.slurm import Slurm
 from tests.support.slurm_jobs import small_job
 
@@ -26,12 +25,10 @@ SHELL = ("shell", "r.yaml", "cluster=cpu_slurm", "cluster.cpus_per_node=2", "--t
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
+def desk(desk: Path) -> Path:
     """A working directory with a recipe."""
-    (tmp_path / "desk").mkdir()
-    monkeypatch.chdir(tmp_path / "desk")
-    Path("r.yaml").write_text(RECIPE)
-    return tmp_path / "desk"
+    (desk / "r.yaml").write_text(RECIPE)
+    return desk
 
 
 def test_the_shell_has_the_jobs_variables_secrets_and_size_and_nothing_is_written(desk, tmp_path, monkeypatch, capfd):
@@ -83,12 +80,10 @@ def test_hostile_words_stay_words_and_shellcheck_has_nothing_to_say(tmp_path: Pa
     assert not list(tmp_path.rglob("canary"))
 
 
-def test_a_real_slurm_opens_it_in_a_terminal(real_slurm: Slurm, desk, monkeypatch):
-    monkeypatch.setenv("SLURM_CONF", str(real_slurm.conf))
+def test_a_real_slurm_opens_it_in_a_terminal(slurm_here: Slurm, desk):
     ours, theirs = pty.openpty()
     words = [sys.executable, "-m", "launcher", *SHELL, "cluster.exclusive=false", "cluster.environment={TZ: Test/Zone}"]
-    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-                               env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
+    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
     os.close(theirs)
     os.write(ours, b"echo found-$TZ-on-$SLURMD_NODENAME; exit 3\n")
     said = b""

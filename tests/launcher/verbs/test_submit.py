@@ -1,7 +1,6 @@
 """Tests what is submitted, kept, refused, said and resumed, with a fake queue."""
 
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -16,32 +15,19 @@ from launcher.state import logs
 from launcher.state.launch_folder import held, read
 from launcher.state.logs import Tail
 from nemo_vfm.core.errors import UserError
-from tests.support.fake_queue import FakeQueue
 
 SHAPES = ("submit", "synthetic/shapes", "--overlay=smoke", "cluster=cpu_slurm", "run_dir=runs/a")
 CHAIN = ("submit", "quickstart", "--overlay=smoke", "cluster=cpu_slurm", "run_dir=runs/q")
 
 
 @pytest.fixture
-def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> FakeQueue:
-    """A queue on the path, and an empty working directory beside it."""
-    found = FakeQueue(tmp_path / "slurm")
-    monkeypatch.setenv("PATH", f"{found.bin}{os.pathsep}{os.environ['PATH']}")
-    (tmp_path / "desk").mkdir()
-    monkeypatch.chdir(tmp_path / "desk")
-    return found
-
-
-@pytest.fixture
 def films(tmp_path: Path) -> list[str]:
-    """The words of a curation."""
     (tmp_path / "films").mkdir()
     (tmp_path / "films/one.mp4").touch()
     return ["submit", "curation/clips", "cluster=cpu_slurm", f"source.path={tmp_path}/films", "run_dir=runs/a"]
 
 
 def launch_json(run: str = "runs/a") -> dict:
-    """What the launch folder says."""
     return json.loads(Path(run, "launch/launch.json").read_text())
 
 
