@@ -132,7 +132,17 @@ class TableSource:
                         "name the columns that rules read: source.scores=[...]")  # fmt: skip
 
     def _span(self, row: TableRow, kinds: Mapping[str, Kind]) -> TableSpan:
-        start_s, end_s = (self._second(row, name) for name in (self.start, self.end))
+        seconds: list[float | None] = []
+        for name in (self.start, self.end):
+            value = row.values.get(name)
+            is_given = value is not None and value != ""
+            number = _number(value, from_text=True) if is_given else None
+            if is_given and (number is None or not math.isfinite(number)):
+                raise DataError(
+                    f"{row.place} has {str(value)[:80]!r} under {name!r} where seconds are expected, such as 12.5"
+                )
+            seconds.append(number)
+        start_s, end_s = seconds
         if not 0 <= (start_s or 0.0) < (math.inf if end_s is None else end_s):
             raise DataError(f"{row.place} has a span from {start_s or 0:g} to {end_s or 0:g} s; "
                             f"{self.start} must be at least 0 and {self.end} greater")  # fmt: skip
@@ -144,17 +154,6 @@ class TableSource:
             if isinstance(value, str) or (value is not None and math.isfinite(value))
         }
         return TableSpan(row.place, start_s, end_s, caption, scores)
-
-    def _second(self, row: TableRow, name: str) -> float | None:
-        value = row.values.get(name)
-        if value is None or value == "":
-            return None
-        number = _number(value, from_text=True)
-        if number is None or not math.isfinite(number):
-            raise DataError(
-                f"{row.place} has {str(value)[:80]!r} under {name!r} where seconds are expected, such as 12.5"
-            )
-        return number
 
     def _files(self, by_path: Mapping[Path, Sequence[TableSpan]], inside: Path) -> Iterator[SourceFile]:
         repeated = 0

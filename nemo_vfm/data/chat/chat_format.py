@@ -11,6 +11,7 @@ import re
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -129,11 +130,6 @@ class ControlTokens:
         return tokens[len(line) :], [(max(0, begin - 1), max(0, end - 1)) for begin, end in places[len(line) :]]
 
 
-def strip_marks(text: str) -> str:
-    """A text without marks."""
-    return text.translate(RESERVED)
-
-
 Message = Mapping[str, Json]
 _PROBE = "Probe"
 _TURN: tuple[Message, ...] = ({"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE})
@@ -223,7 +219,10 @@ class ChatFormat:
         rendered, spans = without_generation_marks(self._render(messages, tools, False))
         tokens, places, plain = self._of(tools).control.encode(rendered)
         if re.search(r"\{%[-+]?\s*generation\b", self._of(tools).template.text) is not None:
-            spans = [(len(strip_marks(rendered[:begin])), len(strip_marks(rendered[:end]))) for begin, end in spans]
+            spans = [
+                (len(rendered[:begin].translate(RESERVED)), len(rendered[:end].translate(RESERVED)))
+                for begin, end in spans
+            ]
         else:
             spans = []
             for number, message in enumerate(messages):
@@ -241,7 +240,7 @@ class ChatFormat:
 
     def _plain(self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool) -> str:
         text, _ = without_generation_marks(self._render(messages, tools, prompt))
-        return strip_marks(text)
+        return text.translate(RESERVED)
 
     def _render(
         self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool,
@@ -300,19 +299,15 @@ def _for_templates(message: Message) -> dict[str, Json]:
     else:
         found = {key: value for key, value in message.items() if value is not None or key == "content"}
     if isinstance(calls, list):
-        found["tool_calls"] = list(map(_with_mapping, calls))
+        found["tool_calls"] = []
+        for call in calls:
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+                with suppress(ValueError, RecursionError):  # what is no JSON stays as it is
+                    if isinstance(arguments := json.loads(function["arguments"]), dict):
+                        call = {**call, "function": {**function, "arguments": arguments}}
+            found["tool_calls"].append(call)
     return found
-
-
-def _with_mapping(call: Json) -> Json:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        arguments = json.loads(function["arguments"])
-    except (ValueError, RecursionError):
-        return call
-    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
 
 
 def _require_prefix(shorter: str, longer: str, number: int) -> None:

@@ -234,25 +234,24 @@ class StreamedTars(ScheduledData[Slice]):
         return TarSchedule(order, self.batch_size), reader
 
     def _list_tars(self) -> list[Tar]:
-        return [placed_tar(tar) for where in self.tars for tar in _tars_at(where)]
-
-
-def _tars_at(where: Place) -> list[Place]:
-    """The tars that one place names, those of a folder sorted."""
-    named = [place(text) for text in expand_braces(str(where))]
-    if all(one.name.endswith(".tar") for one in named):
-        missing = [one for one in named if isinstance(one, Path) and not one.is_file()]
-        if missing:
-            raise UserError(f"there is no {missing[0]}; {len(missing)} of the {len(named)} named tars are missing")
-        return named
-    found = list[Place]()
-    for folder in named:
-        if isinstance(folder, Address):
-            names = (item.name for item in items(folder))
-            found += [folder / name for name in names if name.endswith(".tar") and "/" not in name]
-        else:
-            found += sorted(folder.glob("*.tar"))
-    if not found:
-        raise UserError(f"{where} holds no .tar")
-    info(f"{where}: {len(found)} tars")
-    return found
+        tars = list[Place]()
+        for where in self.tars:
+            named, found = [place(text) for text in expand_braces(str(where))], list[Place]()
+            if all(one.name.endswith(".tar") for one in named):
+                if missing := [one for one in named if isinstance(one, Path) and not one.is_file()]:
+                    raise UserError(
+                        f"there is no {missing[0]}; {len(missing)} of the {len(named)} named tars are missing"
+                    )
+                tars += named
+                continue
+            for folder in named:
+                if isinstance(folder, Address):
+                    names = (item.name for item in items(folder))
+                    found += [folder / name for name in names if name.endswith(".tar") and "/" not in name]
+                else:
+                    found += sorted(folder.glob("*.tar"))
+            if not found:
+                raise UserError(f"{where} holds no .tar")
+            info(f"{where}: {len(found)} tars")
+            tars += found
+        return [placed_tar(tar) for tar in tars]

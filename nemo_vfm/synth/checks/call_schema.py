@@ -148,22 +148,19 @@ class _Walk:
                 if key in _REFUSED:
                     yield f"{at}: {key} is not supported here: {_REFUSED[key]}"
                 elif key == "$ref":
-                    yield from self._reference(at, value, inside)
+                    match = re.fullmatch(r"#/(\$defs|definitions)/([\w-]+)", value) if isinstance(value, str) else None
+                    definitions = self._root.get(match[1]) if match else None
+                    if match is None or not isinstance(definitions, Mapping) or match[2] not in definitions:
+                        yield f"{at}: {_short(value)} does not lead to a schema under $defs of this one"
+                    elif match[0] in inside:
+                        yield f"{at}: {_short(value)} refers to itself, which is not supported here"
+                    else:
+                        yield from self.mistakes(at, definitions[match[2]], inside | {match[0]})
                 elif key in _NAMED and isinstance(value, Mapping):
                     for name, inner in value.items():
                         yield from self.mistakes(f"{at}.{name}", inner, inside)
                 elif key not in _DATA:
                     yield from self.mistakes(at, value, inside)
-
-    def _reference(self, place: str, reference: object, inside: frozenset[str]) -> Iterator[str]:
-        match = re.fullmatch(r"#/(\$defs|definitions)/([\w-]+)", reference) if isinstance(reference, str) else None
-        definitions = self._root.get(match[1]) if match else None
-        if match is None or not isinstance(definitions, Mapping) or match[2] not in definitions:
-            yield f"{place}: {_short(reference)} does not lead to a schema under $defs of this one"
-        elif match[0] in inside:
-            yield f"{place}: {_short(reference)} refers to itself, which is not supported here"
-        else:
-            yield from self.mistakes(place, definitions[match[2]], inside | {match[0]})
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -112,10 +112,11 @@ class ProgramRunner:
         """
         rules = [one.opened() for one in filters if isinstance(one, OrderedFilter)]
 
-        def decided(draft: Draft) -> Draft | DroppedRow:
-            return next((DroppedRow(broken) for rule in rules if (broken := rule(draft))), draft)
-
-        yield from self._all((apply_filters(one, filters) for one in candidates), wanted, decided)
+        yield from self._all(
+            (apply_filters(one, filters) for one in candidates),
+            wanted,
+            lambda draft: next((DroppedRow(broken) for rule in rules if (broken := rule(draft))), draft),
+        )
 
     def _all(
         self, programs: Iterator[Program[Any]], wanted: int, decide: Callable[[Any], Any]
