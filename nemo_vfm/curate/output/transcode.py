@@ -295,12 +295,16 @@ class Encode:
         return found, frames_THWC
 
 
+@dataclass(slots=True)
 class _CountedFrames:
     """Passes frames on as often as they are shown, counts each once it is certainly encoded, and notes their size."""
 
-    def __init__(self, frames: Iterable[FrameToEncode], times: Iterable[int], tick: Callable[[int], None]) -> None:
-        self._frames, self._times, self._tick = frames, times, tick
-        self.width = self.height = self._held = 0
+    _frames: Iterable[FrameToEncode]
+    _times: Iterable[int]  #: that each is shown
+    _tick: Callable[[int], None]
+    width: int = 0
+    height: int = 0
+    _held: int = 0
 
     def __iter__(self) -> Iterator[FrameToEncode]:
         for frame, times in zip(self._frames, self._times, strict=False):

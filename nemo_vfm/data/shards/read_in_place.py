@@ -6,7 +6,7 @@ two (2 cores, 2026-11): 17,500 and 18,500; when every member was read, checked a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -77,12 +77,13 @@ class _Read:
         return found
 
 
+@dataclass(eq=False, slots=True)
 class ReaderInPlace:
     """Reads samples of shapes that it has learned."""
 
-    def __init__(self, samples: ReadsInPlace, extensions: Sequence[str]) -> None:
-        self._samples, self._extensions = samples, extensions
-        self._known: dict[tuple[object, ...], list[_MemberLayout]] = {}
+    _samples: ReadsInPlace
+    _extensions: Sequence[str]
+    _known: dict[tuple[object, ...], list[_MemberLayout]] = field(default_factory=dict)
 
     def learn(self, entry: Entry, contents: Sequence[bytes], rows: Rows) -> None:
         """Remember what the members of a sample are, if their tensors fill its rows and nothing lies between them."""

@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nemo_vfm.core.optional import require
@@ -122,11 +123,12 @@ def _wrong_tool(place: str, tool: object) -> Iterator[str]:
             yield f"{place}.required: {missing!r} is required, and no property has that name"
 
 
+@dataclass(slots=True)
 class _Walk:
     """Goes through a schema with what it refers to, and finds what is not followed here."""
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
-        self._root, self._left = root, _MAX_VALUES
+    _root: Mapping[str, Any]
+    _left: int = _MAX_VALUES
 
     def mistakes(self, place: str, node: object, inside: frozenset[str] = frozenset()) -> Iterator[str]:
         """Each with its place.

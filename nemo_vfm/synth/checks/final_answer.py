@@ -235,11 +235,13 @@ def split_number(text: str) -> NumberWithUnit | None:
     return NumberWithUnit(number, text[reader.at :].strip())
 
 
+@dataclass(slots=True)
 class _NumberReader:
     """Reads by recursive descent: sums of products of powers."""
 
-    def __init__(self, text: str) -> None:
-        self.text, self.at, self._depth = text, 0, 0
+    text: str
+    at: int = 0
+    _depth: int = 0
 
     def sum(self) -> Number:
         value = self._product()
