@@ -101,23 +101,20 @@ class TableSource:
         columns = [name for name in names if name not in {self.video, *own}] if self.scores is None else self.scores
         if taken := [name for name in columns if name in _TAKEN and name]:
             warn(f"{self.path}: the columns {', '.join(taken)} are not read, since they are computed for every clip")
-        inside, kinds = self.root.resolve(), {name: self._kind(rows, name) for name in columns if name not in _TAKEN}
+        kinds: dict[str, Kind] = {}
+        for name in (name for name in columns if name not in _TAKEN):
+            for row in rows:
+                if (value := self._score(row, name)) is None:
+                    continue
+                if type(value) is not kinds.setdefault(name, type(value)):
+                    words = {float: "numbers", str: "words"}
+                    raise DataError(
+                        f"{row.place} has {row.values[name]!r} under {name!r}, which holds {words[kinds[name]]} in "
+                        f"earlier rows; leave unknown values empty, or name the scores to read: source.scores=[...]"
+                    )
+            kinds.setdefault(name, float)
+        inside = self.root.resolve()
         return kinds, [(row.path(self.video, inside), self._span(row, kinds)) for row in rows]
-
-    def _kind(self, rows: Sequence[TableRow], name: str) -> Kind:
-        first: Kind | None = None
-        for row in rows:
-            value = self._score(row, name)
-            if value is None:
-                continue
-            first = first or type(value)
-            if type(value) is not first:
-                words = {float: "numbers", str: "words"}
-                raise DataError(
-                    f"{row.place} has {row.values[name]!r} under {name!r}, which holds {words[first]} in earlier rows; "
-                    f"leave unknown values empty, or name the scores to read: source.scores=[...]"
-                )
-        return first or float
 
     def _score(self, row: TableRow, name: str) -> float | str | None:
         value = row.values.get(name)

@@ -76,7 +76,7 @@ class Order:
         return partial(self._how, first=self._first, places=self._places), ()
 
     @property
-    def mean_batch_size(self) -> Fraction:
+    def batch_size(self) -> Fraction:
         """Samples of a global batch, on average."""
         return sum(len(group.samples) for group in self.groups) / self.batches_per_epoch
 

@@ -72,7 +72,7 @@ class PackSchedule:
         return len(self.packs) / self.per_batch
 
     @property
-    def mean_batch_size(self) -> float:
+    def batch_size(self) -> float:
         """See `BatchSchedule`."""
         return len(self.planned) / self.batches_per_epoch
 

@@ -66,11 +66,6 @@ class TarSchedule:
             )
         return Fraction(total, self.batch_size)
 
-    @property
-    def mean_batch_size(self) -> Fraction:
-        """See `BatchSchedule`."""
-        return Fraction(self.batch_size)
-
     def samples(self, index: int, rank: int, num_ranks: int) -> Slice:
         """See `BatchSchedule.samples`."""
         return Slice(self.before + (index - self.first) * self.batch_size, rank, num_ranks)
