@@ -340,16 +340,19 @@ class _ReadsParts(Protocol):
         ...
 
 
+@dataclass(slots=True)
 class Census:
     """Counts what training will not see of samples: captions, members that nothing reads, depths beyond 8 bits.
 
     What their index says is believed, so that those in a store cost no request.
     """
 
-    def __init__(self) -> None:
-        self._samples, self._without_caption, self._deep = 0, 0, 0
-        self._unread: Counter[str] = Counter()
-        self._kinds: dict[tuple[str, ...], tuple[str | None, list[str]]] = {}  # samples of a tar are much alike
+    _samples: int = 0
+    _without_caption: int = 0
+    _deep: int = 0
+    _unread: Counter[str] = field(default_factory=Counter)
+    #: by their members, of which samples of a tar have much the same
+    _kinds: dict[tuple[str, ...], tuple[str | None, list[str]]] = field(default_factory=dict)
 
     def add(self, samples: Samples, entry: Entry) -> None:
         """Count one."""

@@ -3,6 +3,7 @@
 import io
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,17 @@ def part_path(name: str, group: str) -> str:
     return f"groups/{group}/{name}.parquet" if group else f"{name}.parquet"
 
 
+@dataclass(slots=True)
 class PartWriter:
     """Writes row groups under temporary names; `close` gives them their own."""
 
-    def __init__(self, folder: Path, name: str, encodings: Mapping[str, Mapping[str, str]], zstd_level: int) -> None:
-        self._folder, self._name = folder, name
-        self._encodings, self._zstd_level = encodings, zstd_level
-        self._writers: dict[str, Any] = {}
-        self._row_groups: list[int] = []
-        self.column_bytes: dict[str, dict[str, int]] = {}  # of each file, known when it is closed
+    _folder: Path
+    _name: str
+    _encodings: Mapping[str, Mapping[str, str]]
+    _zstd_level: int
+    column_bytes: dict[str, dict[str, int]] = field(default_factory=dict)  #: of each file, known when it is closed
+    _writers: dict[str, Any] = field(default_factory=dict)
+    _row_groups: list[int] = field(default_factory=list)
 
     def write(self, tables: Mapping[str, Any]) -> None:
         """One row group of each file."""
