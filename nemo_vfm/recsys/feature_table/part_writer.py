@@ -82,10 +82,10 @@ def smallest_encodings(table: Any, zstd_level: int) -> dict[str, str]:
     import pyarrow.parquet as pq
 
     found = {}
-    for field in table.schema:
-        column, values = table.select([field.name]), str(getattr(field.type, "value_type", field.type))
+    for stored in table.schema:
+        column, values = table.select([stored.name]), str(getattr(stored.type, "value_type", stored.type))
         # The path of the column's values in a Parquet schema.
-        leaf = f"{field.name}.list.element" if hasattr(field.type, "value_type") else str(field.name)
+        leaf = f"{stored.name}.list.element" if hasattr(stored.type, "value_type") else str(stored.name)
         # Split by bytes, ids take about a tenth less. Arrow reads such integers since 16, parquet-java since 1.14.
         options = [_DICTIONARY, _PLAIN, "BYTE_STREAM_SPLIT", *([] if values == "float" else ["DELTA_BINARY_PACKED"])]
         sizes = {}

@@ -35,12 +35,6 @@ def _distractor(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) 
     return question if draw.share() < _WRONG else f"{_AWAY}{question[0].lower()}{question[1:]}"
 
 
-def _answer_to_distractor(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
-    if draw.share() < _WRONG:
-        return f"{draw.sentence()} {draw.sentence()}"
-    return f"{_STAY} what I am here for. {draw.question()}"
-
-
 def _yes_where(pattern: str) -> _Made:
     """Yes where the prompt has a match: the judge errs never."""
     sought = re.compile(pattern, re.DOTALL)
@@ -97,7 +91,14 @@ FORMS = (
     ),
     AnswerForm(re.compile(r"Stay with the purpose of the assistant"), lambda found, messages, draw: draw.question()),
     AnswerForm(re.compile(r"you lead away from the purpose"), _distractor),
-    AnswerForm(re.compile(rf"\A{_AWAY}"), _answer_to_distractor),
+    AnswerForm(
+        re.compile(rf"\A{_AWAY}"),
+        lambda found, messages, draw: (
+            f"{draw.sentence()} {draw.sentence()}"
+            if draw.share() < _WRONG
+            else f"{_STAY} what I am here for. {draw.question()}"
+        ),
+    ),
     AnswerForm(
         re.compile(r"message of the user outside of the purpose"), _yes_where(rf"\[user\]\n{_AWAY}[^\n]*\n</conv")
     ),
