@@ -50,11 +50,6 @@ class Place:
 
 
 @cache
-def _sift() -> cv2.SIFT:
-    return cv2.SIFT.create(nfeatures=MOST, contrastThreshold=0.02)
-
-
-@cache
 def _pairs_of_numbers() -> NDArray[np.int64]:
     return np.random.default_rng(0).permuted(np.tile(np.arange(128), (NUM_BITS, 1)), axis=1)[:, :2].T
 
@@ -65,7 +60,8 @@ def describe(frame_HWC: Bytes) -> FrameKeypoints:
     scale = min(1.0, SHORT_SIDE_PX / min(height, width))
     size = max(8, round(width * scale)), max(8, round(height * scale))
     small = cv2.resize(frame_HWC, size, interpolation=cv2.INTER_AREA)
-    points, numbers = _sift().detectAndCompute(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), None)
+    sift = cv2.SIFT.create(nfeatures=MOST, contrastThreshold=0.02)
+    points, numbers = sift.detectAndCompute(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), None)
     places = np.array([point.pt for point in points[:MOST]], np.float32).reshape(-1, 2)
     places /= np.array(size, np.float32)
     first, second = _pairs_of_numbers()

@@ -108,16 +108,14 @@ class UniqueBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         try:
-            one_by_one = (self._load(index, self._fetch(index)) for index in itertools.count(self._first))
+            fetched = ((i, self._exchange.held(i, self._entries(i))) for i in itertools.count(self._first))
+            one_by_one = (self._load(index, held) for index, held in fetched)
             with closing(self._read_ahead() if self._num_workers else one_by_one) as loaded:
                 for batch, found in loaded:
                     self._faults.count(found)
                     yield batch
         finally:
             info(f"shared loading, {self._exchange.traffic}")
-
-    def _fetch(self, index: int) -> FetchedBytes:
-        return self._exchange.held(index, self._entries(index))
 
     def _load(self, index: int, held: FetchedBytes) -> Loaded:
         self._samples.hold(held)
@@ -132,7 +130,7 @@ class UniqueBatches:
         ahead: deque[Future[Loaded]] = deque()
         try:
             for index in itertools.count(self._first):
-                gathered = line.submit(self._fetch, index)
+                gathered = line.submit(lambda i: self._exchange.held(i, self._entries(i)), index)
                 ahead.append(workers.submit(lambda i, bytes_: self._load(i, bytes_.result()), index, gathered))
                 if len(ahead) > self._ahead * self._num_workers:
                     yield ahead.popleft().result()
