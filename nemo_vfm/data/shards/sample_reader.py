@@ -34,7 +34,6 @@ from nemo_vfm.data.shards.sample_members import (
     json_among,
     media_among,
     texts_among,
-    unread_among,
 )
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.video.decode import open_video
@@ -358,7 +357,8 @@ class Census:
         """Count one."""
         names = tuple(entry.members)
         if names not in self._kinds:
-            self._kinds[names] = media_among(names), unread_among(names)
+            read = {media_among(names), *texts_among(names), LATENTS, TEXT}  # nothing reads others, such as seg.png
+            self._kinds[names] = media_among(names), [name for name in names if name not in read]
         media, unread = self._kinds[names]
         self._samples += 1
         self._unread.update(unread)

@@ -110,7 +110,18 @@ class TarReader:
 
     def read(self, index: int, samples: Slice) -> Loaded:
         """See `SampleReader.read`."""
-        whole, share = self._whole(samples.first), self._batch_size // samples.num_ranks
+        first, size = samples.first, self._batch_size
+        share = size // samples.num_ranks
+        with self._lock:
+            batches_on = -1 if self._next is None else (first - self._next) / size
+            if first not in self._passed and batches_on not in range(_ON_THE_WAY):
+                self._stream, self._next, self._passed = self._order.samples(first), first, {}
+            while first not in self._passed:
+                assert self._next is not None
+                now, self._next = self._next, None  # should the stream fail, it begins anew
+                self._passed[now] = list(itertools.islice(self._stream, size))
+                self._next = now + size
+            whole = self._passed.pop(first)
         # A key's noise is its own: those of one key from several tars become TAR/KEY.
         tars = defaultdict[str, set[str]](set)
         for raw in whole:
@@ -126,20 +137,6 @@ class TarReader:
         """See `SampleReader.num_bytes`."""
         each = sum(dtype.itemsize * prod(shape) for dtype, shape in self._layout.values())
         return self._batch_size // samples.num_ranks * each
-
-    def _whole(self, first: int) -> list[Raw]:
-        """The samples of a batch, not decoded."""
-        size = self._batch_size
-        with self._lock:
-            batches_on = -1 if self._next is None else (first - self._next) / size
-            if first not in self._passed and batches_on not in range(_ON_THE_WAY):
-                self._stream, self._next, self._passed = self._order.samples(first), first, {}
-            while first not in self._passed:
-                assert self._next is not None
-                now, self._next = self._next, None  # should the stream fail, it begins anew
-                self._passed[now] = list(itertools.islice(self._stream, size))
-                self._next = now + size
-            return self._passed.pop(first)
 
     def _sample(self, raw: Raw, rows: Rows) -> Sample | Fault:
         try:

@@ -216,7 +216,7 @@ KINDS: dict[str, Kind] = {
         lambda rng, words, prompt: {},
         ("Give it a title in double angle brackets, like <<this>>.",
          "It needs a title, which stands between << and >>."),
-        lambda a, v: measure.has_title(a),
+        lambda a, v: any(line.partition("<<")[2].rpartition(">>")[0].strip("<> \t") for line in a.splitlines()),
     ),
     "highlights": Kind(
         _count(2, 4),
