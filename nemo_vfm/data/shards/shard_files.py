@@ -210,7 +210,22 @@ class ShardSet:
         self._files: OrderedDict[str, OpenShard] = OrderedDict()
         self._lock, self._pid, self._remote = threading.Lock(), os.getpid(), isinstance(self.folder, Address)
         self._hashes: dict[str, str] = {}
-        self.entries: tuple[Entry, ...] = tuple(self._entries(only))
+        if self._source.size("shards.json") is not None:
+            shards = read_shards_json(self.folder, self._source)
+            if only is not None and (missing := only - {shard["name"] for shard in shards}):
+                raise UserError(f"{self.folder} has no {min(missing)}; {len(missing)} of {len(only)} named are missing")
+            shards = [shard for shard in shards if only is None or shard["name"] in only]
+            self._hashes = {shard["name"]: shard["sha256"] for shard in shards}
+            entries = indexed_entries(self.folder, self._source, shards)
+        elif isinstance(self.folder, Path):
+            entries = listed_entries(self.folder, only)
+        else:
+            raise UserError(
+                f"{self.folder} has no shards.json, so it is unfinished, or its tars come from elsewhere. Such tars "
+                "are indexed by reading all their headers, which needs them on a disk; StreamedTars reads them from "
+                "the store"
+            )
+        self.entries: tuple[Entry, ...] = tuple(entries)
         self._stamps = {shard: self._source.stamp(shard) for shard in {entry.shard for entry in self.entries}}
         self.verify = verify
         if verify and (without := [entry for entry in self.entries if not entry.crcs and entry.members]):
@@ -220,22 +235,6 @@ class ShardSet:
                 f"Write them again, or set verify=false"
             )
         self._touched = {shard: self._source.touched(shard) for shard in self._stamps} if verify else {}
-
-    def _entries(self, only: Set[str] | None) -> list[Entry]:
-        if self._source.size("shards.json") is not None:
-            shards = read_shards_json(self.folder, self._source)
-            if only is not None and (missing := only - {shard["name"] for shard in shards}):
-                raise UserError(f"{self.folder} has no {min(missing)}; {len(missing)} of {len(only)} named are missing")
-            shards = [shard for shard in shards if only is None or shard["name"] in only]
-            self._hashes = {shard["name"]: shard["sha256"] for shard in shards}
-            return indexed_entries(self.folder, self._source, shards)
-        if isinstance(self.folder, Path):
-            return listed_entries(self.folder, only)
-        raise UserError(
-            f"{self.folder} has no shards.json, so it is unfinished, or its tars come from elsewhere. Such tars "
-            "are indexed by reading all their headers, which needs them on a disk; StreamedTars reads them from the "
-            "store"
-        )
 
     @property
     def is_indexed(self) -> bool:
