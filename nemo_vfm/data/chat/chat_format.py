@@ -85,7 +85,19 @@ class ControlTokens:
         for number, piece in enumerate(pieces):
             if number and not piece:
                 continue
-            own, where = self._piece(piece, number % 2 == 1, first=number == 0)
+            is_name = number % 2 == 1
+            if number:
+                own, where = self._after_a_line(piece, names=not is_name)
+            else:
+                own, where = self._tokenizer.placed(piece, names=True)
+            if is_name and self.numbers[piece] in own:
+                # The library finds tokens that are not special in any text; in halves there is nothing to find.
+                halves = [self._after_a_line(half, names=False) for half in (piece[:1], piece[1:])]
+                own = [token for half, _ in halves for token in half]
+                if not piece[1:] or self.numbers[piece] in own:
+                    raise DataError(f"A message contains {piece!r}, which the tokenizer turns into the control token "
+                                    f"even in plain text. Take it out of the message.")  # fmt: skip
+                where = [*halves[0][1], *((begin + 1, end + 1) for begin, end in halves[1][1])]
             tokens += own
             places += [(begin + len(plain), end + len(plain)) for begin, end in where]
             plain += piece
@@ -106,20 +118,6 @@ class ControlTokens:
                 needed |= {*borders[bisect_right(borders, begin) : bisect_left(borders, end)]}
         cuts = [0, *sorted(needed), len(joined)]
         return _BORDER.join(joined[begin:end] for begin, end in itertools.pairwise(cuts))
-
-    def _piece(self, piece: str, is_name: bool, *, first: bool) -> tuple[list[int], list[Place]]:
-        tokens, places = (
-            self._after_a_line(piece, names=not is_name) if not first else self._tokenizer.placed(piece, names=True)
-        )
-        if not is_name or self.numbers[piece] not in tokens:
-            return tokens, places
-        # The library finds tokens that are not special in any text; in halves there is nothing to find.
-        halves = [self._after_a_line(half, names=False) for half in (piece[:1], piece[1:])]
-        found = [token for own, _ in halves for token in own]
-        if not piece[1:] or self.numbers[piece] in found:
-            raise DataError(f"A message contains {piece!r}, which the tokenizer turns into the control token even in "
-                            f"plain text. Take it out of the message.")  # fmt: skip
-        return found, [*halves[0][1], *((begin + 1, end + 1) for begin, end in halves[1][1])]
 
     def _after_a_line(self, text: str, *, names: bool) -> tuple[list[int], list[Place]]:
         """As the text is encoded after a new line: at the start of a text SentencePiece's kind adds a space."""
