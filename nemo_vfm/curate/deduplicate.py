@@ -49,7 +49,25 @@ class ClipReader:
         with bar("look", len(clips), unit="clips") as line:
             decoded = map_in_order(partial(self._decode, caches), clips, workers=self.workers)
             for clip, seen in zip(clips, decoded, strict=True):
-                records.append(self._record(clip, seen, caches))
+                facts = seen.facts
+                if not facts:  # of a clip that could not be decoded, as far as its index tells them
+                    measured = {name: clip.entry.index[name] for name in _UNKNOWN if name in clip.entry.index}
+                    if not is_frame_rate(measured.get("fps", 1.0)):
+                        del measured["fps"]
+                    facts = {**_UNKNOWN, **measured}
+                record = clip.record(facts)
+                record.message, record.vectors = seen.message, dict(seen.vectors)
+                for column in (column for stage in self.stages.values() for column in stage.columns()):
+                    record.scores.pop(column, None)  # of an earlier curation, among other clips
+                for name, frames in seen.frames.items():  # models judge here, in one thread
+                    stage = self.stages[name]
+                    assert isinstance(stage, Learned)
+                    stage.load()
+                    (finding,) = stage.judge([frames])
+                    if finding.vector is not None:
+                        record.vectors[name] = finding.vector
+                        caches[name].put(seen.key, {"vector": finding.vector, "facts": seen.facts})
+                records.append(record)
                 hashes.append(seen.key)
                 line.advance(note=clip.key)
         return records, hashes
@@ -80,28 +98,6 @@ class ClipReader:
             seen.message = str(error)
             warn(f"failed: {clip.entry.key} in {clip.entry.shard}: {error}")
         return seen
-
-    def _record(self, clip: ShardClip, seen: "_SeenClips", caches: Mapping[str, Cache]) -> ClipRecord:
-        """The clip's record; models judge its frames here, in one thread."""
-        facts = seen.facts
-        if not facts:  # of a clip that could not be decoded, as far as its index tells them
-            measured = {name: clip.entry.index[name] for name in _UNKNOWN if name in clip.entry.index}
-            if not is_frame_rate(measured.get("fps", 1.0)):
-                del measured["fps"]
-            facts = {**_UNKNOWN, **measured}
-        record = clip.record(facts)
-        record.message, record.vectors = seen.message, dict(seen.vectors)
-        for column in (column for stage in self.stages.values() for column in stage.columns()):
-            record.scores.pop(column, None)  # of an earlier curation, among other clips
-        for name, frames in seen.frames.items():
-            stage = self.stages[name]
-            assert isinstance(stage, Learned)
-            stage.load()
-            (finding,) = stage.judge([frames])
-            if finding.vector is not None:
-                record.vectors[name] = finding.vector
-                caches[name].put(seen.key, {"vector": finding.vector, "facts": seen.facts})
-        return record
 
 
 @dataclass(slots=True)

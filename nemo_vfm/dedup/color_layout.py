@@ -5,7 +5,6 @@ these three properties. The vector's length is at most 1: it is short where a pi
 similar to no other. Shape letters: T frames, H height, W width, C colours (RGB), N rows, D the vector's width.
 """
 
-from collections.abc import Sequence
 from itertools import product
 
 import cv2
@@ -53,7 +52,14 @@ class ColourLayoutEmbedder:
             inside = frames_THWC[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
         rows_N3 = np.mean([_lab(frame, _COLUMNS, _ROWS).mean(axis=1) for frame in inside], axis=0)
         profile = _normalise((rows_N3 - rows_N3.mean(axis=0)).ravel(), _ROW_NOISE)
-        grain = _normalise(np.mean([_grain(frame) for frame in inside], axis=0), _GRAIN_NOISE)
+        grains = []  # the logarithm of the mean step between neighbours, in eight bands from above to below, (16,)
+        for frame in inside:
+            gray = cv2.resize(cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY), (256, 128), interpolation=cv2.INTER_AREA)
+            luma = np.asarray(gray, dtype=np.float64)
+            steps = (np.abs(np.diff(luma, axis=0, append=luma[-1:])), np.abs(np.diff(luma)))
+            bands = [step.mean(axis=1).reshape(_BANDS, -1).mean(axis=1) for step in steps]
+            grains.append(np.log1p(np.concatenate(bands)) - _GRAIN_MEAN)
+        grain = _normalise(np.mean(grains, axis=0), _GRAIN_NOISE)
         # Square roots of the shares of 6 x 8 x 8 cells of Lab, (384,), each pixel spread over the eight nearest cells.
         # With roots the cosine of two histograms is their Bhattacharyya coefficient, so one big flat background does
         # not drown everything else.
@@ -74,15 +80,6 @@ class ColourLayoutEmbedder:
 def _lab(frame: Frames, width: int, height: int) -> NDArray[np.float32]:
     small = cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA).astype(np.float32) / 255
     return np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2LAB), dtype=np.float32)
-
-
-def _grain(frame: Frames) -> NDArray[np.float64]:
-    """The logarithm of the mean step between neighbours, in eight bands from above to below, (16,)."""
-    gray = cv2.resize(cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY), (256, 128), interpolation=cv2.INTER_AREA)
-    luma = np.asarray(gray, dtype=np.float64)
-    steps: Sequence[NDArray[np.float64]] = (np.abs(np.diff(luma, axis=0, append=luma[-1:])), np.abs(np.diff(luma)))
-    bands = [step.mean(axis=1).reshape(_BANDS, -1).mean(axis=1) for step in steps]
-    return np.asarray(np.log1p(np.concatenate(bands)) - _GRAIN_MEAN)
 
 
 def _normalise(values: NDArray[np.float64], noise: float) -> NDArray[np.float64]:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nemo_vfm.core.types.json_value import Json
 
@@ -38,9 +37,18 @@ def propose(likenesses: Sequence[float], otherwise: float) -> Proposal:
     values = np.asarray(likenesses, dtype=np.float64)
     if len(values) < _MIN_CLIPS:
         return Proposal(otherwise, "given")
-    valley = _valley(np.asarray(histogram(likenesses)["counts"], dtype=np.float64))
-    if valley is not None:
-        return Proposal(round(1 - valley, 4), "valley")
+    # The hill of copies ends in the middle of the lowest stretch between it and a hill below.
+    counts = np.asarray(histogram(likenesses)["counts"], dtype=np.float64)
+    smooth = np.convolve(np.pad(counts, _WIDTH, mode="reflect"), np.full(2 * _WIDTH + 1, 0.2), mode="valid")
+    depths = np.full(len(counts), np.inf)
+    for cut in range(round((1 - _LARGEST) * _BINS), _BINS - 1):
+        if counts[cut + 1 :].sum() >= max(_MIN_COPIES, 0.005 * counts.sum()):
+            lower_hill = min(smooth[:cut].max(), smooth[cut + 1 :].max())
+            depths[cut] = smooth[cut] / lower_hill if lower_hill else np.inf
+    if depths.min() <= _DEPTH:
+        low = np.flatnonzero(depths == depths.min())
+        longest = max(np.split(low, np.flatnonzero(np.diff(low) > 1) + 1), key=len)
+        return Proposal(round(1 - float(longest.mean() + 0.5) / _BINS, 4), "valley")
     # The epsilon of the grid that lies farthest below the straight line from the curve's beginning to its end.
     grid = np.asarray([epsilon for epsilon in GRID if epsilon <= _LARGEST])
     gone = np.asarray([(values > 1 - epsilon).mean() for epsilon in grid])
@@ -65,18 +73,3 @@ def curve(removed: Callable[[float], float]) -> list[dict[str, float]]:
         removed: of a threshold, the share of clips above it that are not kept.
     """
     return [{"epsilon": epsilon, "removed_percent": round(100 * removed(1 - epsilon), 3)} for epsilon in GRID]
-
-
-def _valley(counts: NDArray[np.float64]) -> float | None:
-    """The likeness where the hill of copies ends: the middle of the lowest stretch between it and a hill below."""
-    smooth = np.convolve(np.pad(counts, _WIDTH, mode="reflect"), np.full(2 * _WIDTH + 1, 0.2), mode="valid")
-    depths = np.full(len(counts), np.inf)
-    for cut in range(round((1 - _LARGEST) * _BINS), _BINS - 1):
-        if counts[cut + 1 :].sum() >= max(_MIN_COPIES, 0.005 * counts.sum()):
-            lower_hill = min(smooth[:cut].max(), smooth[cut + 1 :].max())
-            depths[cut] = smooth[cut] / lower_hill if lower_hill else np.inf
-    if depths.min() > _DEPTH:
-        return None
-    low = np.flatnonzero(depths == depths.min())
-    longest = max(np.split(low, np.flatnonzero(np.diff(low) > 1) + 1), key=len)
-    return float(longest.mean() + 0.5) / _BINS

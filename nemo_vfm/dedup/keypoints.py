@@ -7,7 +7,6 @@ Shape letters: H height, W width, N keypoints, B bytes of a descriptor.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import cv2
 import numpy as np
@@ -27,6 +26,8 @@ _SCALES = (0.3, 3.4)
 _MAX_TURN = 0.1  # radians; a handheld copy of a screen may be turned a little
 _OVERLAP = 0.25  # of the smaller picture, at least
 _NOISE = 40.0  # variance (8-bit levels) below which a picture says little
+#: Of SIFT's 128 numbers those that are compared: (2, NUM_BITS).
+_PAIRS = np.random.default_rng(0).permuted(np.tile(np.arange(128), (NUM_BITS, 1)), axis=1)[:, :2].T
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +50,17 @@ class Place:
     shift_y: float
 
 
-@cache
-def _sift() -> cv2.SIFT:
-    return cv2.SIFT.create(nfeatures=MOST, contrastThreshold=0.02)
-
-
-@cache
-def _pairs_of_numbers() -> NDArray[np.int64]:
-    return np.random.default_rng(0).permuted(np.tile(np.arange(128), (NUM_BITS, 1)), axis=1)[:, :2].T
-
-
 def describe(frame_HWC: Bytes) -> FrameKeypoints:
     """The keypoints and the small copy of an RGB frame."""
     height, width = frame_HWC.shape[:2]
     scale = min(1.0, SHORT_SIDE_PX / min(height, width))
     size = max(8, round(width * scale)), max(8, round(height * scale))
     small = cv2.resize(frame_HWC, size, interpolation=cv2.INTER_AREA)
-    points, numbers = _sift().detectAndCompute(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), None)
+    sift = cv2.SIFT.create(nfeatures=MOST, contrastThreshold=0.02)
+    points, numbers = sift.detectAndCompute(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), None)
     places = np.array([point.pt for point in points[:MOST]], np.float32).reshape(-1, 2)
     places /= np.array(size, np.float32)
-    first, second = _pairs_of_numbers()
+    first, second = _PAIRS
     found = np.zeros((0, 128), np.float32) if numbers is None else numbers[:MOST]
     thumb = cv2.resize(small, (THUMB_PX, THUMB_PX), interpolation=cv2.INTER_AREA)
     return FrameKeypoints(

@@ -87,19 +87,10 @@ def contained_share(a_TD: Signatures, b_TD: Signatures) -> float:
 
 
 def alike(sequences: Sequence[Kept], above: float) -> list[Pair]:
-    """Every pair of sequences of which one holds more than `above` of the other, in order of position."""
-    found = []
-    for a, b in _candidates(sequences):
-        fine = (sequences[place].astype(np.float32, copy=False) for place in (a, b))
-        if (share := contained_share(*fine)) > above:
-            found.append(Pair(a, b, share))
-    return found
+    """Every pair of sequences of which one holds more than `above` of the other, in order of position.
 
-
-def _candidates(sequences: Sequence[Kept]) -> list[tuple[int, int]]:
-    """Pairs with at least one moment in common; only these are aligned.
-
-    Of many moments only those in a common cluster are compared. A copy has so many that one pair of them is found.
+    Only pairs with a moment in common are aligned. Of many moments only those in a common cluster are compared. A copy
+    has so many that one pair of them is found.
     """
     owners = np.repeat(np.arange(len(sequences)), [len(sequence) for sequence in sequences])
     width = sequences[0].shape[1] if sequences else 1
@@ -111,7 +102,7 @@ def _candidates(sequences: Sequence[Kept]) -> list[tuple[int, int]]:
         lengths = np.sqrt(np.square(fine).sum(axis=1, keepdims=True) + _NOISE)
         np.divide(fine, lengths, out=scaled[first : first + len(fine)])
         first += len(fine)
-    found: set[tuple[int, int]] = set()
+    near: set[tuple[int, int]] = set()
     few = len(scaled) <= _ALL_WITH_ALL
     for members in [np.arange(len(scaled))] if few else clusters(scaled, num_clusters(len(scaled))):
         for top in range(0, len(members), _ROWS):
@@ -119,8 +110,13 @@ def _candidates(sequences: Sequence[Kept]) -> list[tuple[int, int]]:
                 one, other = members[top : top + _ROWS], members[left : left + _ROWS]
                 rows, columns = np.nonzero(scaled[one] @ scaled[other].T > _CANDIDATE)
                 codes = owners[one[rows]] * len(sequences) + owners[other[columns]]
-                found |= {(int(code) // len(sequences), int(code) % len(sequences)) for code in np.unique(codes)}
-    return sorted((a, b) for a, b in found if a < b)
+                near |= {(int(code) // len(sequences), int(code) % len(sequences)) for code in np.unique(codes)}
+    found = []
+    for a, b in sorted(pair for pair in near if pair[0] < pair[1]):
+        both = (sequences[place].astype(np.float32, copy=False) for place in (a, b))
+        if (share := contained_share(*both)) > above:
+            found.append(Pair(a, b, share))
+    return found
 
 
 def kept_by_likeness(

@@ -51,10 +51,6 @@ class TableSchedule:
         """See `BatchSchedule`."""
         return self.order.num_samples / self.batch_size
 
-    @property
-    def mean_batch_size(self) -> int:
-        return self.batch_size
-
     def samples(self, index: int, rank: int, num_ranks: int) -> range:
         share = self.batch_size // num_ranks
         first = self.place(index) + rank * share

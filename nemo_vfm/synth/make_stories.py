@@ -131,24 +131,22 @@ class TellStories:
         if isinstance(told, dict) and told.get("asked") == asked:
             return self._outcome(told, did_nothing=True)
         parts = {"train": (False, self.num_stories), "held_out": (True, self.num_held_out)}
-        nats = {part: self._write(run, part, *of) for part, of in parts.items()}
+        nats = {}  # of a story, on average
+        for part, (held_out, count) in parts.items():
+            folder, total, written = run.folder / part, 0.0, set()
+            for begin in log.track(f"stories, {part}", range(0, count, self.per_file)):
+                found = [story(run.seed, n, held_out=held_out) for n in range(begin, min(count, begin + self.per_file))]
+                total += sum(one.nats for one in found)
+                lines = [json.dumps({"id": f"{part}-{begin + n}", "text": one.text}) for n, one in enumerate(found)]
+                path = folder / f"stories-{begin // self.per_file:05d}.jsonl"
+                files.write_text(path, "\n".join(lines) + "\n")
+                written.add(path)
+            for left in set(folder.glob("stories-*.jsonl")) - written:  # of another seed or number of stories
+                left.unlink()
+            nats[part] = total / max(1, count)
         told = {"asked": asked, "nats_per_story": nats["train"], "nats_per_held_out_story": nats["held_out"]}
         files.write_json(run.folder / _MARKER, told)
         return self._outcome(told, did_nothing=False)
-
-    def _write(self, run: Run, part: str, held_out: bool, count: int) -> float:
-        """The mean nats of the stories written."""
-        folder, nats, written = run.folder / part, 0.0, set()
-        for begin in log.track(f"stories, {part}", range(0, count, self.per_file)):
-            found = [story(run.seed, n, held_out=held_out) for n in range(begin, min(count, begin + self.per_file))]
-            nats += sum(one.nats for one in found)
-            lines = [json.dumps({"id": f"{part}-{begin + n}", "text": one.text}) for n, one in enumerate(found)]
-            path = folder / f"stories-{begin // self.per_file:05d}.jsonl"
-            files.write_text(path, "\n".join(lines) + "\n")
-            written.add(path)
-        for left in set(folder.glob("stories-*.jsonl")) - written:  # of another seed or number of stories
-            left.unlink()
-        return nats / max(1, count)
 
     def _outcome(self, told: Json, *, did_nothing: bool) -> Outcome:
         nats = told["nats_per_story"]

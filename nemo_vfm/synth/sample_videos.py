@@ -132,7 +132,18 @@ class Sample:
             self._sample([(files[i], prompts[i]) for i in missing], run.seed, ranks)
         everyone_says("sampled")
         if ranks.rank == 0:
-            self._write_lists(run, prompts, files)
+            if unseen := [file for file in files if not file.is_file()]:
+                raise UserError(f"rank 0 cannot see {unseen[0]}, which another rank wrote; run_dir must be on a disk "
+                                f"that all ranks share")  # fmt: skip
+            write_grid(run.folder / "grid", np.stack([read_all(file) for file in files]), self.fps)
+            entries: list[Json] = []
+            for i, (file, prompt) in enumerate(zip(files, prompts, strict=True)):
+                entry = {"index": i, "prompt": prompt.text, "file": str(file.relative_to(run.folder)), "seed": run.seed,
+                         "attributes": asdict(prompt)["attributes"]}  # fmt: skip
+                entry |= {"given": str(prompt.given)} if prompt.given else {}
+                entry |= {} if self.pipeline.step_cache is None else {"step_cache": read_cache(file)}
+                entries.append(entry)
+            write_json(run.folder / "samples.json", entries)
         summary = f"sampled {len(missing)} of {len(prompts)} videos into {folder}"
         figures = {} if self.pipeline.step_cache is None else cache_figures(files)
         return Outcome(summary, {"videos": len(prompts), **figures})
@@ -212,20 +223,6 @@ class Sample:
                 write_json(file.with_suffix(_RECORD), record)
             with atomic_path(file) as path:  # last: it marks the video as complete
                 encode_mp4(path, video_THWC, self.fps, crf=10)
-
-    def _write_lists(self, run: Run, prompts: Sequence[Prompt], files: Sequence[Path]) -> None:
-        if unseen := [file for file in files if not file.is_file()]:
-            raise UserError(f"rank 0 cannot see {unseen[0]}, which another rank wrote; run_dir must be on a disk "
-                            f"that all ranks share")  # fmt: skip
-        write_grid(run.folder / "grid", np.stack([read_all(file) for file in files]), self.fps)
-        entries: list[Json] = []
-        for i, (file, prompt) in enumerate(zip(files, prompts, strict=True)):
-            entry = {"index": i, "prompt": prompt.text, "file": str(file.relative_to(run.folder)), "seed": run.seed,
-                     "attributes": asdict(prompt)["attributes"]}  # fmt: skip
-            entry |= {"given": str(prompt.given)} if prompt.given else {}
-            entry |= {} if self.pipeline.step_cache is None else {"step_cache": read_cache(file)}
-            entries.append(entry)
-        write_json(run.folder / "samples.json", entries)
 
 
 def _groups(items: Sequence[_Video], size: int) -> Iterator[Sequence[_Video]]:

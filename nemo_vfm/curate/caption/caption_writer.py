@@ -261,7 +261,16 @@ def _answers(
     found: dict[str, Caption] = {}
     in_a_row = 0
     with bar(f"caption: {name}", len(questions), unit="questions") as line:
-        for caption in (_clean_answer(answer) for answer in ask(iter(questions))):
+        for answer in ask(iter(questions)):
+            # As plain text, without secrets; an empty text is a failure.
+            text, is_cut = _truncate(conceal(answer.text)) if answer.spoken else ("", False)
+            status, failure = answer.status, None if answer.failure is None else _plain(answer.failure)
+            if answer.spoken and not text:
+                status, failure = "error", "it returned an empty text"
+            caption = replace(
+                answer, text=text, status="truncated" if is_cut else status, failure=failure, by=_plain(answer.by),
+                model=_plain(answer.model), revision=_plain(answer.revision),
+            )  # fmt: skip
             if caption.key not in open_keys:
                 for key in found:
                     kept.forget(key)
@@ -281,16 +290,6 @@ def _answers(
         found[key] = Caption(key, status="error", failure="it did not answer")
         _count(name, found[key], 0, report)
     return found
-
-
-def _clean_answer(caption: Caption) -> Caption:
-    """The answer as plain text, without secrets; an empty text is a failure."""
-    known = replace(caption, by=_plain(caption.by), model=_plain(caption.model), revision=_plain(caption.revision))
-    text, is_cut = _truncate(conceal(caption.text)) if caption.spoken else ("", False)
-    if caption.spoken and not text:
-        return replace(known, text="", status="error", failure="it returned an empty text")
-    known = replace(known, status="truncated") if is_cut else known
-    return replace(known, text=text, failure=None if caption.failure is None else _plain(caption.failure))
 
 
 def _truncate(text: str, max_chars: int = MAX_CHARS) -> tuple[str, bool]:

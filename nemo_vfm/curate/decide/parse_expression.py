@@ -99,11 +99,14 @@ def _tokens(text: str) -> list[_Token]:
     return [*found, _Token("end", "", end)]
 
 
+@dataclass(slots=True)
 class _Parser:
     """Goes through the tokens once, from left to right."""
 
-    def __init__(self, text: str, tokens: list[_Token]) -> None:
-        self._text, self._tokens, self._place, self._depth = text, tokens, 0, 0
+    _text: str
+    _tokens: list[_Token]
+    _place: int = 0
+    _depth: int = 0
 
     def whole(self) -> Truth:
         part = self._truth(self._disjunction())

@@ -263,11 +263,9 @@ class _Examination:
         start = max(0, first - round(_LEAD_S * fps))
         own = count(start)
 
-        def inside(frames: int) -> None:
-            """Count only frames of this stretch; a tick for any other shows that the child is alive."""
-            self._tick(frames if frames and first <= next(own) < stop else 0)
-
-        with self._walk(tick=inside, start=start) as walk:
+        with self._walk(  # only frames of this stretch count; a tick for any other shows that the child is alive
+            tick=lambda frames: self._tick(frames if frames and first <= next(own) < stop else 0), start=start
+        ) as walk:
             glances: list[Glance] = []
             if self._request["spans"] is None:
                 spans = self._guessed(walk, start, fps, glances)

@@ -72,15 +72,11 @@ def in_names(decode: str) -> tuple[str, ...]:
     return () if decode == "cpu" else (decode,)
 
 
+@dataclass(frozen=True, slots=True)
 class Cache:
-    """Stores one JSON file per key. A damaged entry counts as absent.
+    """Stores one JSON file per key. A damaged entry counts as absent."""
 
-    Args:
-        folder: of the files; its name is the fingerprint of everything that an entry depends on besides its key.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    _folder: Path  #: its name is the fingerprint of everything that an entry depends on besides its key
 
     def get(self, key: str) -> Json:
         """What was put, or None."""

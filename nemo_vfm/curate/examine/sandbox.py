@@ -208,11 +208,11 @@ class Child:
         return f"{self._task} ended with exit status {code}"
 
 
+@dataclass(frozen=True, slots=True)
 class InProcess:
     """An operation in this process, without limits: for debuggers and profilers, which do not follow a child."""
 
-    def __init__(self, operation: Operation) -> None:
-        self._operation = operation
+    _operation: Operation
 
     def ask(self, request: Json, *, megapixels: float) -> Iterator[ChildReply | int]:
         """See `Child.ask`; frames are reported with the reply after them."""
@@ -315,13 +315,13 @@ class MediaWork:
         )
 
 
+@dataclass(slots=True)
 class _MediaWorker:
     """Yields `ChildReply`s. One whose fact has `failed` says why the item ends there; one with `again` makes the item's
     earlier parts void, since the item was started again."""
 
-    def __init__(self, child: Child | InProcess) -> None:
-        self._child = child
-        self._stopped = False
+    _child: Child | InProcess
+    _stopped: bool = False
 
     def do(self, item: object) -> Iterator[object]:
         assert isinstance(item, WorkItem)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from nemo_vfm.core.log import info, warn
@@ -25,18 +25,16 @@ _BALANCE_EVERY_S = 20.0
 _OWN = (None, "auto", "local")  # a cluster that the user has begun, or names in RAY_ADDRESS
 
 
+@dataclass(eq=False, slots=True)
 class Crew:
-    """Actors of one step. Models are loaded when an actor begins, and live as long as it does.
+    """Actors of one step. Models are loaded when an actor begins, and live as long as it does."""
 
-    Args:
-        gpus: GPUs, or a part of one, for each actor.
-    """
-
-    def __init__(self, step: Step, *, gpus: float) -> None:
-        self.step, self.gpus = step, gpus
-        self._changed = threading.Condition()
-        self._idle: deque[Any] = deque()
-        self._count = self._wanted = 0
+    step: Step
+    gpus: float  #: GPUs, or a part of one, for each actor
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _idle: deque[Any] = field(default_factory=deque)
+    _count: int = 0
+    _wanted: int = 0
 
     def want(self, count: int) -> None:
         """From now on so many; surplus actors go when they have finished what they do."""

@@ -76,8 +76,35 @@ class CosmosEmbed(VectorDuplicates):
         Raises:
             UserError: the folder's code cannot be run here, or is not in the folder.
         """
-        if self.fingerprint() not in _LOADED:
-            _LOADED[self.fingerprint()] = _load(self.folder)
+        import torch
+
+        from nemo_vfm.core.device import device
+
+        if self.fingerprint() in _LOADED:
+            return
+        transformers = require("transformers", purpose="Cosmos-Embed1 from a folder")
+        # An entry such as `somebody/model--file.Class` names code elsewhere, which transformers fetches, local or not.
+        for file in sorted(self.folder.glob("*.json")):
+            found = read_config(self.folder, file.name).get("auto_map") if b'"auto_map"' in file.read_bytes() else None
+            if "--" in (named := json.dumps(found)):
+                raise UserError(
+                    f"{file} takes its code from elsewhere ({named}); copy those files into {self.folder} and remove "
+                    f"everything up to the -- from their names in auto_map"
+                )
+        ours = {"trust_remote_code": True, "local_files_only": True}
+        try:
+            processor = transformers.AutoProcessor.from_pretrained(self.folder, **ours)
+            model = transformers.AutoModel.from_pretrained(
+                self.folder, use_safetensors=True, dtype=torch.float32, **ours
+            )
+            model = model.eval().to(device())
+            assert callable(model.get_video_embeddings)
+        except Exception as error:  # it is anybody's code
+            raise UserError(
+                f"the code in {self.folder} does not run here with transformers {transformers.__version__} "
+                f"({type(error).__name__}: {beginning(error, 300)}); install a version that it supports"
+            ) from error
+        _LOADED[self.fingerprint()] = processor, model
 
     def judge(self, clips: Sequence[Frames]) -> list[LearnedFinding]:
         """See `Learned.judge`; vectors are stored in float16. Each clip is computed alone: no other affects it."""
@@ -102,32 +129,3 @@ class CosmosEmbed(VectorDuplicates):
                 raise DataError(f"the model in {self.folder} gives a vector of length {length}, which has no direction")
             found.append(LearnedFinding(vector=as_text(np.asarray(vector_D / length, dtype=np.float32))))
         return found
-
-
-def _load(folder: Path) -> tuple[Any, Any]:
-    """The folder's processor and its model, on the device."""
-    import torch
-
-    from nemo_vfm.core.device import device
-
-    transformers = require("transformers", purpose="Cosmos-Embed1 from a folder")
-    # An entry such as `somebody/model--file.Class` names code elsewhere, which transformers fetches, local or not.
-    for file in sorted(folder.glob("*.json")):
-        found = read_config(folder, file.name).get("auto_map") if b'"auto_map"' in file.read_bytes() else None
-        if "--" in (named := json.dumps(found)):
-            raise UserError(
-                f"{file} takes its code from elsewhere ({named}); copy those files into {folder} and remove "
-                f"everything up to the -- from their names in auto_map"
-            )
-    ours = {"trust_remote_code": True, "local_files_only": True}
-    try:
-        processor = transformers.AutoProcessor.from_pretrained(folder, **ours)
-        model = transformers.AutoModel.from_pretrained(folder, use_safetensors=True, dtype=torch.float32, **ours)
-        model = model.eval().to(device())
-        assert callable(model.get_video_embeddings)
-    except Exception as error:  # it is anybody's code
-        raise UserError(
-            f"the code in {folder} does not run here with transformers {transformers.__version__} "
-            f"({type(error).__name__}: {beginning(error, 300)}); install a version that it supports"
-        ) from error
-    return processor, model

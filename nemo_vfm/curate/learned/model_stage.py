@@ -106,6 +106,11 @@ class ModelStage:
 
     def say(self, clips: Sequence[Frames]) -> list[NDArray[np.float32]]:
         """(T, K) of each clip. Frames of one size share batches, whichever clip they are of."""
+        import torch
+
+        from nemo_vfm.core.device import device
+        from nemo_vfm.core.types.predict import predictions
+
         by_size: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         for number, frames_THWC in enumerate(clips):
             if not len(frames_THWC):
@@ -113,29 +118,21 @@ class ModelStage:
             by_size[frames_THWC.shape[1:]].append(number)
         outputs: dict[int, NDArray[np.float32]] = {}
         for numbers in by_size.values():
-            values = self._ask(np.concatenate([clips[number] for number in numbers]))
+            self.load()
+            frames_THWC, parts = np.concatenate([clips[number] for number in numbers]), []
+            for first in range(0, len(frames_THWC), self.batch_size):
+                part = frames_THWC[first : first + self.batch_size]
+                padding = np.zeros((self.batch_size - len(part), *part.shape[1:]), np.uint8)
+                pixels_BCHW = np.ascontiguousarray(np.concatenate([part, padding]).transpose(0, 3, 1, 2))
+                pixels = torch.from_numpy(pixels_BCHW)[:, :, None]  # each frame is a sample of its own
+                names, ones = ("",) * len(pixels), torch.ones(len(pixels))
+                batch = VideoBatch(0, names, ones, names, ones, video_BCTHW=pixels).to(device())
+                found = predictions(_LOADED[self.fingerprint()], self.task, batch)
+                parts.append(found[: len(part), 0].cpu().numpy())
+            values = np.concatenate(parts).astype(np.float32)
             borders = np.cumsum([len(clips[number]) for number in numbers])[:-1]
             outputs.update(zip(numbers, np.split(values, borders), strict=True))
         return [outputs[number] for number in range(len(clips))]
-
-    def _ask(self, frames_THWC: Frames) -> NDArray[np.float32]:
-        import torch
-
-        from nemo_vfm.core.device import device
-        from nemo_vfm.core.types.predict import predictions
-
-        self.load()
-        parts = []
-        for first in range(0, len(frames_THWC), self.batch_size):
-            part = frames_THWC[first : first + self.batch_size]
-            padding = np.zeros((self.batch_size - len(part), *part.shape[1:]), np.uint8)
-            pixels_BCHW = np.ascontiguousarray(np.concatenate([part, padding]).transpose(0, 3, 1, 2))
-            pixels = torch.from_numpy(pixels_BCHW)[:, :, None]  # each frame is a sample of its own
-            names, ones = ("",) * len(pixels), torch.ones(len(pixels))
-            batch = VideoBatch(0, names, ones, names, ones, video_BCTHW=pixels).to(device())
-            outputs = predictions(_LOADED[self.fingerprint()], self.task, batch)
-            parts.append(outputs[: len(part), 0].cpu().numpy())
-        return np.concatenate(parts).astype(np.float32)
 
     def _measuring_module(self) -> FingerprintedModule:
         """The model without its weights."""

@@ -238,9 +238,15 @@ class Encode:
         self, reader: PyAVReader, path: Path, clip: Json, unchanged: FileGuard, tick: Callable[[int], None]
     ) -> None:
         span, target = (clip["span"][0], clip["span"][1]), self.media.path(clip["id"])
-        mended, seen = self._look(reader, clip, tick)
-        if seen is not None:
-            write_bytes(target.with_suffix(".jpg"), seen)
+        mended: dict[str, Restoration] = {}  # what each restorer does, each given the result of those before it
+        if self.restore:
+            numbers = sorted({round(number) for number in np.linspace(span[0], span[1] - 1, _LOOKED_AT)})
+            before_THWC = np.stack([reader.picture(frame) for _, frame in reader.decoded(numbers, past_losses=True)])
+            mended, after_THWC = self._find(before_THWC, tick, clip)
+            if mended:  # a picture of before and after
+                middle = len(numbers) // 2
+                picture = _side_by_side(before_THWC[middle], after_THWC[middle])
+                write_bytes(target.with_suffix(".jpg"), picture)
         info = reader.info()
         frames = _CountedFrames(_frames(reader, span, mended), times_shown(info, span), tick)
         how = self.transcode
@@ -263,18 +269,6 @@ class Encode:
         size = {"width": frames.width, "height": frames.height}
         write_json(target.with_suffix(".json"), {**size, **sound, **box, "restored": sorted(mended), "facts": facts})
 
-    def _look(
-        self, reader: PyAVReader, clip: Json, tick: Callable[[int], None]
-    ) -> tuple[dict[str, Restoration], bytes | None]:
-        """What each restorer wants to do, each given the result of those before it; a picture of before and after."""
-        if not self.restore:
-            return {}, None
-        numbers = sorted({round(number) for number in np.linspace(clip["span"][0], clip["span"][1] - 1, _LOOKED_AT)})
-        before_THWC = np.stack([reader.picture(frame) for _, frame in reader.decoded(numbers, past_losses=True)])
-        found, after_THWC = self._find(before_THWC, tick, clip)
-        middle = len(numbers) // 2
-        return found, _side_by_side(before_THWC[middle], after_THWC[middle]) if found else None
-
     def _find(
         self, before_THWC: NDArray[np.uint8], tick: Callable[[int], None], clip: Json | None = None
     ) -> tuple[dict[str, Restoration], NDArray[np.uint8]]:
@@ -295,12 +289,16 @@ class Encode:
         return found, frames_THWC
 
 
+@dataclass(slots=True)
 class _CountedFrames:
     """Passes frames on as often as they are shown, counts each once it is certainly encoded, and notes their size."""
 
-    def __init__(self, frames: Iterable[FrameToEncode], times: Iterable[int], tick: Callable[[int], None]) -> None:
-        self._frames, self._times, self._tick = frames, times, tick
-        self.width = self.height = self._held = 0
+    _frames: Iterable[FrameToEncode]
+    _times: Iterable[int]  #: that each is shown
+    _tick: Callable[[int], None]
+    width: int = 0
+    height: int = 0
+    _held: int = 0
 
     def __iter__(self) -> Iterator[FrameToEncode]:
         for frame, times in zip(self._frames, self._times, strict=False):

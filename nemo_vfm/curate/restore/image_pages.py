@@ -263,11 +263,11 @@ def _segments(page: Any, stored: Pixels) -> Iterator[Pixels]:
                 yield part
 
 
+@dataclass(frozen=True, slots=True)
 class PngPage:
     """The one page of a PNG; see `TiffPages`. Chunks of text, resolution and colour profile stay."""
 
-    def __init__(self, path: WritePath) -> None:
-        self._path = path
+    _path: WritePath
 
     def __len__(self) -> int:
         return 1

@@ -118,31 +118,23 @@ class CameraMotion:
                 before, after, corners, None, winSize=(15, 15), maxLevel=3, criteria=_ENOUGH
             )
             at_PD, to_PD = (points[found.ravel() > 0].reshape(-1, 2) for points in (corners, moved))
-            step = _fit(at_PD, to_PD, before.shape)
-            if step is None:
+            if len(at_PD) < _FEWEST_POINTS:
                 break
-            steps.append(step)
+            # The camera's part in points that went from here to there; the track ends where they do not agree.
+            height, width = before.shape
+            centre_D = np.array((width / 2, height / 2))
+            matrix, _ = cv2.estimateAffinePartial2D(at_PD - centre_D, to_PD - centre_D, ransacReprojThreshold=_LOCK_PX)
+            if matrix is None:
+                break
+            off_P = np.linalg.norm((at_PD - centre_D) @ matrix[:, :2].T + matrix[:, 2] - (to_PD - centre_D), axis=1)
+            if (off_P < 2 * _LOCK_PX).mean() < 0.4:
+                break
+            zoom, turn = np.log(np.hypot(matrix[0, 0], matrix[1, 0])), np.arctan2(matrix[1, 0], matrix[0, 0])
+            way = float(np.linalg.norm(to_PD - at_PD, axis=1).mean())
+            pan = -matrix[0, 2] / width, -matrix[1, 2] / height
+            steps.append(CameraStep(*pan, float(zoom), -float(turn), float(off_P.mean()), way))
             corners = to_PD.reshape(-1, 1, 2)
         return steps
-
-
-def _fit(at_PD: NDArray[np.float32], to_PD: NDArray[np.float32], shape: tuple[int, ...]) -> CameraStep | None:
-    """The camera's part in points that went from here to there; None where they do not agree."""
-    if len(at_PD) < _FEWEST_POINTS:
-        return None
-    height, width = shape
-    centre_D = np.array((width / 2, height / 2))
-    matrix, _ = cv2.estimateAffinePartial2D(at_PD - centre_D, to_PD - centre_D, ransacReprojThreshold=_LOCK_PX)
-    if matrix is None:
-        return None
-    off_P = np.linalg.norm((at_PD - centre_D) @ matrix[:, :2].T + matrix[:, 2] - (to_PD - centre_D), axis=1)
-    if (off_P < 2 * _LOCK_PX).mean() < 0.4:
-        return None
-    zoom, turn = np.log(np.hypot(matrix[0, 0], matrix[1, 0])), np.arctan2(matrix[1, 0], matrix[0, 0])
-    way = float(np.linalg.norm(to_PD - at_PD, axis=1).mean())
-    return CameraStep(
-        -matrix[0, 2] / width, -matrix[1, 2] / height, float(zoom), -float(turn), float(off_P.mean()), way
-    )
 
 
 def _word(speeds: NDArray[np.float64], shake: float, still: float) -> str:

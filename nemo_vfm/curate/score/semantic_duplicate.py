@@ -45,11 +45,8 @@ class VectorDuplicates:
         if not clips:
             return {}
 
-        def preference(place: int) -> tuple[float, float, float, str]:
-            clip = clips[place]
-            return float(clip.width * clip.height), number(clip, self.quality), clip.duration_s, clip.clip.id
-
-        order = sorted(range(len(clips)), key=preference, reverse=True)  # the one to keep first
+        preferences = [(float(c.width * c.height), number(c, self.quality), c.duration_s, c.clip.id) for c in clips]
+        order = sorted(range(len(clips)), key=preferences.__getitem__, reverse=True)  # the one to keep first
         matches = _match_all(tuple(vectors[place] for place in order), self.seed)
         return {order[item]: order[kept] for item, kept in sorted(matches.duplicates(above).items())}
 

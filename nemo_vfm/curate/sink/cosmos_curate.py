@@ -6,15 +6,13 @@ clips of each video, and each clip's JSON says where its mp4 file is.
 
 import json
 import uuid
-from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import write_bytes, write_json
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.sink.export import Written, caption_of, clips, note_captions
-from nemo_vfm.data.shards.shard_files import Entry, ShardSet
+from nemo_vfm.data.shards.shard_files import ShardSet
 
 _SHORTEST_S = 5.0  # its lowest bin of durations; it drops what is shorter with one line in a log
 
@@ -53,9 +51,14 @@ class CosmosCurate:
                 found = {}
             facts = found if isinstance(found, dict) else {}
             index, fps, text = entry.index, entry.index["fps"], caption_of(entry)
+            try:  # when the clip begins and ends in its source
+                base = Fraction(facts["time_base"])
+                span_s = [float(facts["pts_start"] * base), float(facts["pts_end"] * base)]
+            except (KeyError, TypeError, ValueError, ArithmeticError):
+                span_s = [0.0, index["num_frames"] / fps]
             window = {"start_frame": 0, "end_frame": index["num_frames"], f"{self.captioner}_caption": text}
             meta = {
-                "span_uuid": name, "source_video": str(index.get("source", "")), "duration_span": _span(entry, facts),
+                "span_uuid": name, "source_video": str(index.get("source", "")), "duration_span": span_s,
                 "width_source": index["width"], "height_source": index["height"], "framerate_source": fps,
                 "clip_location": str(at.absolute() / "clips" / f"{name}.mp4"),
                 "width": index["width"], "height": index["height"], "framerate": fps,
@@ -72,12 +75,3 @@ class CosmosCurate:
             written.notes.append(f"{short} clips last less than {_SHORTEST_S:g} s: its shard pipeline drops them")
         note_captions(written, silent, "it embeds an empty text for them")
         return written
-
-
-def _span(entry: Entry, facts: Mapping[str, Json]) -> list[float]:
-    """When the clip begins and ends in its source, in seconds."""
-    try:
-        base = Fraction(facts["time_base"])
-        return [float(facts["pts_start"] * base), float(facts["pts_end"] * base)]
-    except (KeyError, TypeError, ValueError, ArithmeticError):
-        return [0.0, entry.index["num_frames"] / entry.index["fps"]]

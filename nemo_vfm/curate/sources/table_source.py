@@ -101,23 +101,20 @@ class TableSource:
         columns = [name for name in names if name not in {self.video, *own}] if self.scores is None else self.scores
         if taken := [name for name in columns if name in _TAKEN and name]:
             warn(f"{self.path}: the columns {', '.join(taken)} are not read, since they are computed for every clip")
-        inside, kinds = self.root.resolve(), {name: self._kind(rows, name) for name in columns if name not in _TAKEN}
+        kinds: dict[str, Kind] = {}
+        for name in (name for name in columns if name not in _TAKEN):
+            for row in rows:
+                if (value := self._score(row, name)) is None:
+                    continue
+                if type(value) is not kinds.setdefault(name, type(value)):
+                    words = {float: "numbers", str: "words"}
+                    raise DataError(
+                        f"{row.place} has {row.values[name]!r} under {name!r}, which holds {words[kinds[name]]} in "
+                        f"earlier rows; leave unknown values empty, or name the scores to read: source.scores=[...]"
+                    )
+            kinds.setdefault(name, float)
+        inside = self.root.resolve()
         return kinds, [(row.path(self.video, inside), self._span(row, kinds)) for row in rows]
-
-    def _kind(self, rows: Sequence[TableRow], name: str) -> Kind:
-        first: Kind | None = None
-        for row in rows:
-            value = self._score(row, name)
-            if value is None:
-                continue
-            first = first or type(value)
-            if type(value) is not first:
-                words = {float: "numbers", str: "words"}
-                raise DataError(
-                    f"{row.place} has {row.values[name]!r} under {name!r}, which holds {words[first]} in earlier rows; "
-                    f"leave unknown values empty, or name the scores to read: source.scores=[...]"
-                )
-        return first or float
 
     def _score(self, row: TableRow, name: str) -> float | str | None:
         value = row.values.get(name)
@@ -132,7 +129,17 @@ class TableSource:
                         "name the columns that rules read: source.scores=[...]")  # fmt: skip
 
     def _span(self, row: TableRow, kinds: Mapping[str, Kind]) -> TableSpan:
-        start_s, end_s = (self._second(row, name) for name in (self.start, self.end))
+        seconds: list[float | None] = []
+        for name in (self.start, self.end):
+            value = row.values.get(name)
+            is_given = value is not None and value != ""
+            number = _number(value, from_text=True) if is_given else None
+            if is_given and (number is None or not math.isfinite(number)):
+                raise DataError(
+                    f"{row.place} has {str(value)[:80]!r} under {name!r} where seconds are expected, such as 12.5"
+                )
+            seconds.append(number)
+        start_s, end_s = seconds
         if not 0 <= (start_s or 0.0) < (math.inf if end_s is None else end_s):
             raise DataError(f"{row.place} has a span from {start_s or 0:g} to {end_s or 0:g} s; "
                             f"{self.start} must be at least 0 and {self.end} greater")  # fmt: skip
@@ -144,17 +151,6 @@ class TableSource:
             if isinstance(value, str) or (value is not None and math.isfinite(value))
         }
         return TableSpan(row.place, start_s, end_s, caption, scores)
-
-    def _second(self, row: TableRow, name: str) -> float | None:
-        value = row.values.get(name)
-        if value is None or value == "":
-            return None
-        number = _number(value, from_text=True)
-        if number is None or not math.isfinite(number):
-            raise DataError(
-                f"{row.place} has {str(value)[:80]!r} under {name!r} where seconds are expected, such as 12.5"
-            )
-        return number
 
     def _files(self, by_path: Mapping[Path, Sequence[TableSpan]], inside: Path) -> Iterator[SourceFile]:
         repeated = 0

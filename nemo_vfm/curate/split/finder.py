@@ -8,6 +8,7 @@ Shape letters: H height, W width, C colours (RGB), D thumbnail cells times colou
 
 import math
 from collections import deque
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import cv2
@@ -20,17 +21,14 @@ _SAMPLES = 96 * 54  # pixels sampled; the cost grows with them
 CELLS = (16, 9)  # of a thumbnail, across and down
 
 
+@dataclass(eq=False)
 class Glance:
-    """The few numbers about one frame that finders use.
+    """The few numbers about one frame that finders use."""
 
-    Args:
-        content: PySceneDetect's content score: the mean of |change| of hue, saturation and value (each 0 to 255, hue
-            0 to 179) from the frame before; 0 in the first frame. Hue is not taken as a circle, as there.
-        sample_HWC: pixels picked from the frame on a grid.
-    """
-
-    def __init__(self, content: float, sample_HWC: Frame) -> None:
-        self.content, self.sample_HWC = content, sample_HWC
+    #: PySceneDetect's content score: the mean of |change| of hue, saturation and value (each 0 to 255, hue 0 to 179)
+    #: from the frame before; 0 in the first frame. Hue is not taken as a circle, as there.
+    content: float
+    sample_HWC: Frame  #: pixels picked from the frame on a grid
 
     @cached_property
     def brightness(self) -> float:
@@ -63,8 +61,7 @@ class Glance:
 class Eye:
     """Turns frames into glances; remembers only the previous frame."""
 
-    def __init__(self) -> None:
-        self._before_HWC: NDArray[np.uint8] | None = None
+    _before_HWC: NDArray[np.uint8] | None = None
 
     def look(self, frame_HWC: Frame) -> Glance:
         """The frame's glance."""
@@ -110,107 +107,99 @@ class Finder:
         raise NotImplementedError
 
 
+@dataclass(eq=False)
 class Black(Finder):
-    """Black of at least `min_frames` is a shot of its own; a shorter stretch inside the video is cut in its middle.
+    """Black of at least `min_frames` is a shot of its own; a shorter stretch inside the video is cut in its middle."""
 
-    Args:
-        black: brightness, 0 to 255, below which a frame is black.
-        min_frames: the length that makes it a shot.
-    """
-
-    def __init__(self, black: float, min_frames: int) -> None:
-        self._black, self._min_frames = black, min_frames
-        self._count = 0
-        self._start: int | None = None
+    black: float  #: brightness, 0 to 255, below which a frame is black
+    min_frames: int  #: the length that makes it a shot
+    _count: int = 0
+    _start: int | None = None
 
     def see(self, glance: Glance) -> list[int]:
         """See `Finder`; a stretch is undecided until it ends or is long enough."""
         number, self._count = self._count, self._count + 1
-        if glance.brightness >= self._black:
+        if glance.brightness >= self.black:
             start, self._start = self._start, None
             if start is None:
                 return []
-            if number - start >= self._min_frames:
+            if number - start >= self.min_frames:
                 return [Gradual(number)]
             return [Gradual((start + number) // 2)] if start > 0 else []
         if self._start is None:
             self._start = number
-        long = self._count - self._start == self._min_frames
+        long = self._count - self._start == self.min_frames
         return [Gradual(self._start)] if self._start > 0 and long else []
 
     def certain(self) -> int:
-        undecided = self._start is not None and self._count - self._start < self._min_frames
+        undecided = self._start is not None and self._count - self._start < self.min_frames
         return self._start if undecided and self._start is not None else self._count
 
 
+@dataclass(eq=False)
 class MinSpacing(Finder):
-    """Another finder's cuts, except those nearer than `min_frames` to the start or to the previous cut.
+    """Another finder's cuts, except those nearer than `min_frames` to the start or to the previous cut."""
 
-    Args:
-        min_frames: the minimum distance.
-    """
-
-    def __init__(self, finder: Finder, min_frames: int) -> None:
-        self._finder, self._min_frames, self._last = finder, min_frames, 0
+    finder: Finder
+    min_frames: int
+    _last: int = 0
 
     def see(self, glance: Glance) -> list[int]:
-        return self._thin(self._finder.see(glance))
+        return self._thin(self.finder.see(glance))
 
     def end(self) -> list[int]:
-        return self._thin(self._finder.end())
+        return self._thin(self.finder.end())
 
     def certain(self) -> int:
-        return self._finder.certain()
+        return self.finder.certain()
 
     def _thin(self, cuts: list[int]) -> list[int]:
         kept = []
         for cut in cuts:
-            if cut - self._last >= self._min_frames:
+            if cut - self._last >= self.min_frames:
                 kept.append(cut)
                 self._last = cut
         return kept
 
 
+@dataclass(eq=False)
 class AnyOf(Finder):
-    """All cuts of one finder, and those of another that are far enough from them and from each other.
+    """All cuts of one finder, and those of another that are far enough from them and from each other."""
 
-    Args:
-        second: its cuts count where no other lies nearer than `min_frames`.
-    """
-
-    def __init__(self, first: Finder, second: Finder, min_frames: int) -> None:
-        self._first, self._second, self._min_frames = first, second, min_frames
-        self._waiting: list[int] = []  # cuts of the second, until the first is certain around them
-        self._chosen: list[int] = []  # yielded once no earlier cut can come
-        self._given: list[int] = []  # the last few that were yielded
+    first: Finder
+    second: Finder  #: its cuts count where no other lies nearer than `min_frames`
+    min_frames: int
+    _waiting: list[int] = field(default_factory=list)  #: cuts of the second, until the first is certain around them
+    _chosen: list[int] = field(default_factory=list)  #: yielded once no earlier cut can come
+    _given: list[int] = field(default_factory=list)  #: the last few that were yielded
 
     def see(self, glance: Glance) -> list[int]:
-        self._chosen += self._first.see(glance)
-        self._waiting += self._second.see(glance)
+        self._chosen += self.first.see(glance)
+        self._waiting += self.second.see(glance)
         if not self._chosen and not self._waiting:
             return []
-        self._choose(self._first.certain())
+        self._choose(self.first.certain())
         certain = self.certain()
         ready = sorted(cut for cut in self._chosen if cut < certain)
         self._chosen = [cut for cut in self._chosen if cut >= certain]
-        self._given = [cut for cut in self._given + ready if cut > certain - self._min_frames]
+        self._given = [cut for cut in self._given + ready if cut > certain - self.min_frames]
         return ready
 
     def end(self) -> list[int]:
-        self._chosen += self._first.end()
-        self._waiting += self._second.end()
-        self._choose(max([0, *self._chosen, *self._waiting]) + self._min_frames)
+        self._chosen += self.first.end()
+        self._waiting += self.second.end()
+        self._choose(max([0, *self._chosen, *self._waiting]) + self.min_frames)
         return sorted(self._chosen)
 
     def certain(self) -> int:
-        certain = min(self._first.certain(), self._second.certain())
+        certain = min(self.first.certain(), self.second.certain())
         return min(certain, self._waiting[0]) if self._waiting else certain
 
     def _choose(self, certain: int) -> None:
         """Decide on cuts of the second around which the first is certain."""
-        while self._waiting and self._waiting[0] + self._min_frames <= certain:
+        while self._waiting and self._waiting[0] + self.min_frames <= certain:
             cut = self._waiting.pop(0)
-            if all(abs(cut - other) >= self._min_frames for other in self._given + self._chosen):
+            if all(abs(cut - other) >= self.min_frames for other in self._given + self._chosen):
                 self._chosen.append(cut)
 
 

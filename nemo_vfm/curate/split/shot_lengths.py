@@ -155,11 +155,12 @@ def check_lengths(*, min_length_s: float, max_length_s: float, min_tail_s: float
         )
 
 
+@dataclass(slots=True)
 class SpanBuilder:
     """Turns gaps between shots into spans. The gap of a hard cut at frame 9 that is not trimmed is (9, 9)."""
 
-    def __init__(self, lengths: Lengths) -> None:
-        self._longest, self._tail, self._start = lengths.longest, max(lengths.tail, 1), 0
+    lengths: Lengths
+    _start: int = 0
 
     def add(self, gaps: Iterable[Span], certain: int) -> Iterator[Span]:
         """The spans that end at these gaps, and those that no gap before the frame `certain` can change."""
@@ -176,9 +177,10 @@ class SpanBuilder:
 
     def _pieces(self, known: int) -> Iterator[Span]:
         """The first pieces of a shot that lasts at least until `known`; the last piece is held back for its tail."""
-        while known >= self._start + self._longest + self._tail:
-            yield self._start, self._start + self._longest
-            self._start += self._longest
+        longest = self.lengths.longest
+        while known >= self._start + longest + max(self.lengths.tail, 1):
+            yield self._start, self._start + longest
+            self._start += longest
 
 
 def cut_glances(glances: Iterable[Glance], finder: Finder, lengths: Lengths) -> Iterator[Span]:

@@ -4,6 +4,7 @@ Shape letters: T frames, H height, W width, C colours (RGB).
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,35 +98,38 @@ class TransNetV2Split:
         yield from pieces.end(watcher.count)
 
 
+@dataclass(slots=True)
 class EdgeCuts:
     """Probabilities that a shot ends in, cuts out: the frame after each rise over the threshold."""
 
-    def __init__(self, threshold: float, min_frames: int) -> None:
-        self._threshold, self._min_frames = threshold, min_frames
-        self._sure, self._last = False, 0
-        self.count = 0
+    threshold: float
+    min_frames: int
+    count: int = 0
+    _sure: bool = False
+    _last: int = 0
 
     def cuts(self, probabilities: Iterable[float]) -> list[int]:
         """Those among the next frames. The frame that rises is the last of its shot."""
         found = []
         for probability in probabilities:
-            sure = probability > self._threshold
+            sure = probability > self.threshold
             self.count += 1
-            if sure and not self._sure and self.count > 1 and self.count - self._last >= self._min_frames:
+            if sure and not self._sure and self.count > 1 and self.count - self._last >= self.min_frames:
                 found.append(self.count)
                 self._last = self.count
             self._sure = sure
         return found
 
 
+@dataclass(slots=True)
 class _Watcher:
     """Frames one after another in; probabilities out, fifty at a time and as soon as the network has seen enough."""
 
-    def __init__(self, model: "TransNetV2") -> None:
-        self._model = model
-        self._held: list[NDArray[np.uint8]] = []  # from the frame `_first` on
-        self._first, self._num_returned = 0, 0
-        self.count = 0
+    _model: "TransNetV2"
+    count: int = 0
+    _held: list[NDArray[np.uint8]] = field(default_factory=list)  #: from the frame `_first` on
+    _first: int = 0
+    _num_returned: int = 0
 
     def see(self, frame: Frame) -> list[float]:
         from nemo_vfm.models.transnet import EDGE, HEIGHT_PX, STEP, WIDTH_PX

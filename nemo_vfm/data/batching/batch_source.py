@@ -29,7 +29,7 @@ class BatchSchedule(Protocol[Which_co]):
         ...
 
     @property
-    def mean_batch_size(self) -> Fraction | float:
+    def batch_size(self) -> Fraction | float:
         """Samples of a global batch, on average."""
         ...
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.batching.bucket import Buckets
 
 SCHEMA = "nemo_vfm.buckets/1"
 _SHOWN = 20
@@ -52,26 +52,26 @@ class Miss:
 
 def nearest_miss(shape: Shape, buckets: Buckets) -> Miss:
     """Of a clip that fits no bucket, the one that asks least beyond what it has."""
-    kind = {name: b for name, b in buckets.buckets.items() if (b.num_frames == 1) == (shape.num_frames == 1)}
-    return min((_miss(name, bucket, shape) for name, bucket in kind.items()), key=_closeness, default=Miss(None))
+    misses = []
+    for name, bucket in buckets.buckets.items():
+        if (bucket.num_frames == 1) != (shape.num_frames == 1):
+            continue
+        frames = bucket.frames_needed(shape.fps)
+        slow = shape.num_frames > 1 and bucket.fps is not None and bucket.stride(shape.fps) < 1
+        if slow:  # at its own rate it would be judged by too few frames: say what it needs once it is fast enough
+            frames = bucket.num_frames
+        ratios = [frames / shape.num_frames, bucket.width / shape.width, bucket.height / shape.height]
+        ratios += [bucket.fps / shape.fps] if slow and bucket.fps is not None else []
+        pixels = (max(0, bucket.width - shape.width), max(0, bucket.height - shape.height))
+        crop = bucket.crop(shape.width + pixels[0], shape.height + pixels[1])
+        ratios.append((1 - bucket.max_crop) / (1 - crop))
+        fps, crop_needed = bucket.fps if slow else None, crop if crop > bucket.max_crop else None
+        misses.append(Miss(name, max(ratios), max(0, frames - shape.num_frames), pixels, fps, crop_needed))
+    return min(misses, key=_closeness, default=Miss(None))
 
 
 def _closeness(miss: Miss) -> tuple[float, str]:
     return round(miss.ratio, 9), miss.bucket or ""
-
-
-def _miss(name: str, bucket: Bucket, shape: Shape) -> Miss:
-    frames = bucket.frames_needed(shape.fps)
-    slow = shape.num_frames > 1 and bucket.fps is not None and bucket.stride(shape.fps) < 1
-    if slow:  # at its own rate it would be judged by too few frames: say what it needs once it is fast enough
-        frames = bucket.num_frames
-    ratios = [frames / shape.num_frames, bucket.width / shape.width, bucket.height / shape.height]
-    ratios += [bucket.fps / shape.fps] if slow and bucket.fps is not None else []
-    pixels = (max(0, bucket.width - shape.width), max(0, bucket.height - shape.height))
-    crop = bucket.crop(shape.width + pixels[0], shape.height + pixels[1])
-    ratios.append((1 - bucket.max_crop) / (1 - crop))
-    fps, crop_needed = bucket.fps if slow else None, crop if crop > bucket.max_crop else None
-    return Miss(name, max(ratios), max(0, frames - shape.num_frames), pixels, fps, crop_needed)
 
 
 def count_buckets(shapes: Iterable[Shape], buckets: Buckets) -> Json:
@@ -84,28 +84,29 @@ def count_buckets(shapes: Iterable[Shape], buckets: Buckets) -> Json:
             received[assigned.bucket].append(shape)
         else:
             left.setdefault(assigned.reason, []).append((shape, nearest_miss(shape, buckets)))
-    unbinned = [(shape, miss, reason) for reason, misses in left.items() for shape, miss in misses]
-    unbinned.sort(key=lambda item: (*_closeness(item[1]), item[0].key))
+    unbinned: dict[str, Json] = {}
+    for reason, misses in sorted(left.items()):
+        nearest = Counter(miss.bucket for _, miss in misses if miss.bucket is not None)
+        frames = sorted(miss.frames for _, miss in misses if miss.frames)
+        unbinned[reason] = {
+            **_amount([shape for shape, _ in misses]), "nearest": dict(sorted(nearest.items())),
+            "more_frames": {"least": frames[0], "median": median(frames), "most": frames[-1]} if frames else None,
+        }  # fmt: skip
+    every = [(shape, miss, reason) for reason, misses in left.items() for shape, miss in misses]
+    every.sort(key=lambda item: (*_closeness(item[1]), item[0].key))
     return {
         "schema": SCHEMA,
         "buckets": {name: _amount(found) for name, found in received.items()},
-        "unbinned": {reason: _reason(misses) for reason, misses in sorted(left.items())},
+        "unbinned": unbinned,
         "nearest_misses": [
             {"clip_id": shape.key, "reason": reason, "bucket": miss.bucket, "needs": str(miss)}
-            for shape, miss, reason in unbinned[:_SHOWN]
+            for shape, miss, reason in every[:_SHOWN]
         ],
     }
 
 
 def _amount(shapes: Sequence[Shape]) -> Json:
     return {"clips": len(shapes), "seconds": sum(shape.microseconds for shape in shapes) / 1e6}
-
-
-def _reason(misses: Sequence[tuple[Shape, Miss]]) -> Json:
-    nearest = Counter(miss.bucket for _, miss in misses if miss.bucket is not None)
-    frames = sorted(miss.frames for _, miss in misses if miss.frames)
-    short = {"least": frames[0], "median": median(frames), "most": frames[-1]} if frames else None
-    return {**_amount([shape for shape, _ in misses]), "nearest": dict(sorted(nearest.items())), "more_frames": short}
 
 
 def buckets_line(counted: Json) -> str:

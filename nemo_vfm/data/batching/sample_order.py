@@ -69,14 +69,14 @@ class Order:
         self._begins = [self._places.get(group.name, 0) for group in groups]
         self.batches_per_epoch = sum((Fraction(len(g.samples), g.batch_size) for g in groups), Fraction(0))
         # A batch touches at most two epochs of its group, unless the group is smaller than a batch.
-        self._samples = lru_cache(maxsize=4 * len(groups))(self._samples_uncached)
+        self._shuffled = lru_cache(maxsize=4 * len(groups))(self._permutation)
         self._batches = lru_cache(maxsize=2)(self._batches_uncached)
 
     def __reduce__(self) -> tuple[Any, ...]:  # without what is cached
         return partial(self._how, first=self._first, places=self._places), ()
 
     @property
-    def mean_batch_size(self) -> Fraction:
+    def batch_size(self) -> Fraction:
         """Samples of a global batch, on average."""
         return sum(len(group.samples) for group in self.groups) / self.batches_per_epoch
 
@@ -106,7 +106,8 @@ class Order:
         group = self.groups[which]
         first = self._begins[which] + number * group.batch_size
         places = (divmod(place, len(group.samples)) for place in range(first, first + group.batch_size))
-        return group, [self._samples(which, epoch)[position] for epoch, position in places]
+        shuffled = (self._shuffled(len(group.samples), "samples", group.name, epoch)[at] for epoch, at in places)
+        return group, [group.samples[at] for at in shuffled]
 
     def places(self, index: int) -> dict[str, int]:
         """How many samples of each group are read before global batch `index`."""
@@ -137,10 +138,6 @@ class Order:
         """How many batches of a group begin before an epoch does, from this order's beginning on."""
         group = self.groups[which]
         return max(0, -(-(epoch * len(group.samples) - self._begins[which]) // group.batch_size))
-
-    def _samples_uncached(self, which: int, epoch: int) -> list[int]:
-        group = self.groups[which]
-        return [group.samples[i] for i in self._permutation(len(group.samples), "samples", group.name, epoch)]
 
     def _batches_uncached(self, epoch: int) -> list[tuple[int, int]]:
         """Which group each batch of an epoch belongs to, shuffled, and its number there, ascending."""

@@ -11,6 +11,7 @@ import re
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -84,7 +85,19 @@ class ControlTokens:
         for number, piece in enumerate(pieces):
             if number and not piece:
                 continue
-            own, where = self._piece(piece, number % 2 == 1, first=number == 0)
+            is_name = number % 2 == 1
+            if number:
+                own, where = self._after_a_line(piece, names=not is_name)
+            else:
+                own, where = self._tokenizer.placed(piece, names=True)
+            if is_name and self.numbers[piece] in own:
+                # The library finds tokens that are not special in any text; in halves there is nothing to find.
+                halves = [self._after_a_line(half, names=False) for half in (piece[:1], piece[1:])]
+                own = [token for half, _ in halves for token in half]
+                if not piece[1:] or self.numbers[piece] in own:
+                    raise DataError(f"A message contains {piece!r}, which the tokenizer turns into the control token "
+                                    f"even in plain text. Take it out of the message.")  # fmt: skip
+                where = [*halves[0][1], *((begin + 1, end + 1) for begin, end in halves[1][1])]
             tokens += own
             places += [(begin + len(plain), end + len(plain)) for begin, end in where]
             plain += piece
@@ -106,20 +119,6 @@ class ControlTokens:
         cuts = [0, *sorted(needed), len(joined)]
         return _BORDER.join(joined[begin:end] for begin, end in itertools.pairwise(cuts))
 
-    def _piece(self, piece: str, is_name: bool, *, first: bool) -> tuple[list[int], list[Place]]:
-        tokens, places = (
-            self._after_a_line(piece, names=not is_name) if not first else self._tokenizer.placed(piece, names=True)
-        )
-        if not is_name or self.numbers[piece] not in tokens:
-            return tokens, places
-        # The library finds tokens that are not special in any text; in halves there is nothing to find.
-        halves = [self._after_a_line(half, names=False) for half in (piece[:1], piece[1:])]
-        found = [token for own, _ in halves for token in own]
-        if not piece[1:] or self.numbers[piece] in found:
-            raise DataError(f"A message contains {piece!r}, which the tokenizer turns into the control token even in "
-                            f"plain text. Take it out of the message.")  # fmt: skip
-        return found, [*halves[0][1], *((begin + 1, end + 1) for begin, end in halves[1][1])]
-
     def _after_a_line(self, text: str, *, names: bool) -> tuple[list[int], list[Place]]:
         """As the text is encoded after a new line: at the start of a text SentencePiece's kind adds a space."""
         line = self._tokenizer.placed("\n", names=True)[0]
@@ -127,11 +126,6 @@ class ControlTokens:
         if tokens[: len(line)] != line:
             return self._tokenizer.placed(text, names=names)
         return tokens[len(line) :], [(max(0, begin - 1), max(0, end - 1)) for begin, end in places[len(line) :]]
-
-
-def strip_marks(text: str) -> str:
-    """A text without marks."""
-    return text.translate(RESERVED)
 
 
 Message = Mapping[str, Json]
@@ -223,7 +217,10 @@ class ChatFormat:
         rendered, spans = without_generation_marks(self._render(messages, tools, False))
         tokens, places, plain = self._of(tools).control.encode(rendered)
         if re.search(r"\{%[-+]?\s*generation\b", self._of(tools).template.text) is not None:
-            spans = [(len(strip_marks(rendered[:begin])), len(strip_marks(rendered[:end]))) for begin, end in spans]
+            spans = [
+                (len(rendered[:begin].translate(RESERVED)), len(rendered[:end].translate(RESERVED)))
+                for begin, end in spans
+            ]
         else:
             spans = []
             for number, message in enumerate(messages):
@@ -241,7 +238,7 @@ class ChatFormat:
 
     def _plain(self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool) -> str:
         text, _ = without_generation_marks(self._render(messages, tools, prompt))
-        return strip_marks(text)
+        return text.translate(RESERVED)
 
     def _render(
         self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool,
@@ -300,19 +297,15 @@ def _for_templates(message: Message) -> dict[str, Json]:
     else:
         found = {key: value for key, value in message.items() if value is not None or key == "content"}
     if isinstance(calls, list):
-        found["tool_calls"] = list(map(_with_mapping, calls))
+        found["tool_calls"] = []
+        for call in calls:
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+                with suppress(ValueError, RecursionError):  # what is no JSON stays as it is
+                    if isinstance(arguments := json.loads(function["arguments"]), dict):
+                        call = {**call, "function": {**function, "arguments": arguments}}
+            found["tool_calls"].append(call)
     return found
-
-
-def _with_mapping(call: Json) -> Json:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        arguments = json.loads(function["arguments"])
-    except (ValueError, RecursionError):
-        return call
-    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
 
 
 def _require_prefix(shorter: str, longer: str, number: int) -> None:

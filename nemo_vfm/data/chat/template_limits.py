@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Any
 
@@ -35,11 +36,14 @@ class TemplateTooLong(DataError):
     """A template went beyond a limit."""
 
 
+@dataclass(slots=True)
 class RenderingUse:
     """What one rendering has used."""
 
-    def __init__(self) -> None:
-        self.rounds, self.made, self._unseen, self.end = 0, 0, 0, time.monotonic() + MAX_SECONDS
+    rounds: int = 0
+    made: int = 0
+    end: float = field(default_factory=lambda: time.monotonic() + MAX_SECONDS)
+    _unseen: int = 0
 
     def tick(self, letters: int = 256) -> None:
         """Count a round that works on so many letters. TemplateTooLong after too many, or too much time."""

@@ -124,13 +124,17 @@ class FetchedBytes:
     failed: Mapping[Place, str] = field(default_factory=dict)
 
 
+@dataclass(eq=False, slots=True)
 class Exchange:
     """Fetches this rank's share of a batch and gathers the others'."""
 
-    def __init__(self, samples: HasSpans, peers: Gather, traffic: ReadTraffic) -> None:
-        self._samples, self._peers, self.traffic = samples, peers, traffic
-        self._stopped: Exception | None = None
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="share")
+    _samples: HasSpans
+    _peers: Gather
+    traffic: ReadTraffic
+    _stopped: Exception | None = None
+    _threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="share")
+    )
 
     def held(self, index: int, entries: Sequence[Entry]) -> FetchedBytes:
         """All bytes of a batch. After a failure no rank exchanges anything any more.

@@ -50,8 +50,19 @@ class LightningBatches:
         assert self._loader is not None
         while True:
             batches, before = iter(self._loader), index
-            while (batch := self._next(batches, index)) is not None:
-                index += 1
+            while True:
+                with torch.random.fork_rng(devices=[]):
+                    seed = derive(self._seed, "lightning data", index)
+                    torch.manual_seed(seed)
+                    random.seed(seed)
+                    np.random.seed(seed % 2**32)
+                    found = next(batches, None)
+                if found is None:
+                    break
+                if not isinstance(found, Batch):
+                    raise UserError(f"{self._name} yields a {type(found).__name__}, but training takes nemo_vfm.core."
+                                    f"types.Batch; the job LightningFit takes batches of any kind")  # fmt: skip
+                batch, index = replace(found, index=index), index + 1
                 if batch.index < self._first:
                     continue
                 pieces = batch.cut(self._num_ranks)
@@ -63,18 +74,6 @@ class LightningBatches:
                 yield pieces[self._rank]
             if index == before:
                 raise UserError(f"{self._name} yields no batch")
-
-    def _next(self, batches: Iterator[Batch], index: int) -> Batch | None:
-        with torch.random.fork_rng(devices=[]):
-            seed = derive(self._seed, "lightning data", index)
-            torch.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-            found = next(batches, None)
-        if found is not None and not isinstance(found, Batch):
-            raise UserError(f"{self._name} yields a {type(found).__name__}, but training takes nemo_vfm.core.types."
-                            f"Batch; the job LightningFit takes batches of any kind")  # fmt: skip
-        return None if found is None else replace(found, index=index)
 
     def val_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.val_dataloader`; none where the module has no such loader."""

@@ -21,7 +21,6 @@ from nemo_vfm.data.loader.scheduled_data import ScheduledData
 if TYPE_CHECKING:
     from nemo_vfm.data.loader.opened_samples import EntryReader, OpenedSamples
     from nemo_vfm.data.shards.sample_reader import Samples
-    from nemo_vfm.data.shards.shard_files import Entry
     from nemo_vfm.parallel.ranks.gather import Gather
 
 
@@ -132,11 +131,10 @@ class ListedData(ScheduledData[ShapeGroup]):
         if not isinstance(held, HeldSamples):
             raise UserError(f"{held.folder} cannot be fetched in parts; ranks that share their data need shards")
 
-        def entries(index: int) -> "list[Entry]":
-            return opened.reader.entries(batches.schedule.samples(index, batches.rank, batches.num_ranks).ids)
-
         return UniqueBatches(
-            batches, entries, held, Exchange(held.inner, self._peers, self.traffic), first=self._first_batch,
+            batches,
+            lambda i: opened.reader.entries(batches.schedule.samples(i, batches.rank, batches.num_ranks).ids), held,
+            Exchange(held.inner, self._peers, self.traffic), first=self._first_batch,
             num_workers=self.num_workers, faults=self.faults, max_ahead_bytes=int(self.max_ahead_gb * 1e9),
         )  # fmt: skip
 

@@ -122,7 +122,7 @@ class ScheduledData(ABC, Generic[Which]):
     def num_train_samples(self) -> int:
         """See `TrainingData.num_train_samples`."""
         schedule = self.by_number().schedule
-        return round(Fraction(schedule.batches_per_epoch) * Fraction(schedule.mean_batch_size))
+        return round(Fraction(schedule.batches_per_epoch) * Fraction(schedule.batch_size))
 
     def position(self, index: int) -> dict[str, ReadPosition]:
         """See `ResumableData`."""

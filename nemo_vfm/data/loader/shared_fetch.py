@@ -52,11 +52,24 @@ class HeldSamples:
         if held is None:
             return self.inner.read_all(entry, extensions)
         spans = self.inner.spans(entry, extensions)
-        data = [self._span(held, entry, offset, size) for offset, size in spans]
-        return [
-            self.inner.checked(entry, extension, _member(spans, data, *entry.members[extension]))
-            for extension in extensions
-        ]
+        data = []
+        for offset, size in spans:
+            where = (entry.shard, offset, size)
+            if where in held.failed:
+                raise DataError(held.failed[where])
+            if where not in held.spans:
+                self._traffic.alone += size
+            data.append(held.spans[where] if where in held.spans else self.inner.read_span(entry, offset, size))
+        found = []
+        for extension in extensions:
+            offset, size = entry.members[extension]
+            begin, span = next(  # the span that the member lies in
+                (begin, span)
+                for (begin, length), span in zip(spans, data, strict=True)
+                if begin <= offset and offset + size <= begin + length
+            )
+            found.append(self.inner.checked(entry, extension, span[offset - begin : offset - begin + size]))
+        return found
 
     def locate(self, entry: Entry, extensions: Sequence[str]) -> tuple[LocalShard, Spread] | None:
         """See `ReadsInPlace`; nowhere, while this thread reads what was gathered."""
@@ -65,23 +78,6 @@ class HeldSamples:
     def check(self, entry: Entry, extensions: Sequence[str], members: Sequence[Buffers], missing: int) -> None:
         """See `ReadsInPlace`."""
         self.inner.check(entry, extensions, members, missing)
-
-    def _span(self, held: FetchedBytes, entry: Entry, offset: int, size: int) -> bytes:
-        where = (entry.shard, offset, size)
-        if where in held.failed:
-            raise DataError(held.failed[where])
-        if where not in held.spans:
-            self._traffic.alone += size
-            return self.inner.read_span(entry, offset, size)
-        return held.spans[where]
-
-
-def _member(spans: Sequence[tuple[int, int]], data: Sequence[bytes], offset: int, size: int) -> bytes:
-    """The bytes of one member from the span that it lies in."""
-    for (begin, length), span in zip(spans, data, strict=True):
-        if begin <= offset and offset + size <= begin + length:
-            return span[offset - begin : offset - begin + size]
-    raise AssertionError("spans hold the members they were requested for")
 
 
 class UniqueBatches:
@@ -112,16 +108,14 @@ class UniqueBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         try:
-            one_by_one = (self._load(index, self._fetch(index)) for index in itertools.count(self._first))
+            fetched = ((i, self._exchange.held(i, self._entries(i))) for i in itertools.count(self._first))
+            one_by_one = (self._load(index, held) for index, held in fetched)
             with closing(self._read_ahead() if self._num_workers else one_by_one) as loaded:
                 for batch, found in loaded:
                     self._faults.count(found)
                     yield batch
         finally:
             info(f"shared loading, {self._exchange.traffic}")
-
-    def _fetch(self, index: int) -> FetchedBytes:
-        return self._exchange.held(index, self._entries(index))
 
     def _load(self, index: int, held: FetchedBytes) -> Loaded:
         self._samples.hold(held)
@@ -136,7 +130,7 @@ class UniqueBatches:
         ahead: deque[Future[Loaded]] = deque()
         try:
             for index in itertools.count(self._first):
-                gathered = line.submit(self._fetch, index)
+                gathered = line.submit(lambda i: self._exchange.held(i, self._entries(i)), index)
                 ahead.append(workers.submit(lambda i, bytes_: self._load(i, bytes_.result()), index, gathered))
                 if len(ahead) > self._ahead * self._num_workers:
                     yield ahead.popleft().result()

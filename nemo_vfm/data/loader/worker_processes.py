@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -63,6 +64,7 @@ def own_bytes() -> int:
 _JOIN_S = 2.0
 
 
+@dataclass(slots=True)
 class WorkerWatch:
     """Looks after workers for as long as a batch of theirs is waited for, and closes their pipe once one dies or hangs.
 
@@ -70,9 +72,9 @@ class WorkerWatch:
     wherever the reader is, even between the opening of a file and the object that closes it.
     """
 
-    def __init__(self, queue: Any, workers: Sequence[BaseProcess]) -> None:
-        self._queue, self._workers = queue, workers
-        self.died = ""  # which one did, and how: the first that was found
+    _queue: Any
+    _workers: Sequence[BaseProcess]
+    died: str = ""  #: which one did, and how: the first that was found
 
     @contextmanager
     def while_waiting(self, max_s: float) -> Iterator[None]:
@@ -227,11 +229,12 @@ def _start_workers(loader: DataLoader[Answer]) -> tuple[Iterator[Answer], Worker
     return given, WorkerWatch(given._worker_result_queue, workers)
 
 
+@dataclass(eq=False)
 class _Sent(Dataset[Answer]):
     """Gives what stops a run as a value: torch would put the worker's whole traceback in front of its sentence."""
 
-    def __init__(self, dataset: Dataset[Loaded]) -> None:
-        self._dataset, self._at_first = dataset, -1
+    _dataset: Dataset[Loaded]
+    _at_first: int = -1
 
     def __getitem__(self, index: int) -> Answer:
         # Between two batches: what one takes while it is decoded is no leak.
@@ -243,11 +246,12 @@ class _Sent(Dataset[Answer]):
             return error.with_traceback(None), 0
 
 
+@dataclass(eq=False)
 class _From(Sampler[int]):
     """first, first + 1, ... until it is stopped; then, where it stopped, on."""
 
-    def __init__(self, first: int) -> None:
-        self.next, self.stopped = first, False
+    next: int
+    stopped: bool = False
 
     def __iter__(self) -> Iterator[int]:
         while not self.stopped:

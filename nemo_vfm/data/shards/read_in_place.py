@@ -6,7 +6,7 @@ two (2 cores, 2026-11): 17,500 and 18,500; when every member was read, checked a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -77,12 +77,13 @@ class _Read:
         return found
 
 
+@dataclass(eq=False, slots=True)
 class ReaderInPlace:
     """Reads samples of shapes that it has learned."""
 
-    def __init__(self, samples: ReadsInPlace, extensions: Sequence[str]) -> None:
-        self._samples, self._extensions = samples, extensions
-        self._known: dict[tuple[object, ...], list[_MemberLayout]] = {}
+    _samples: ReadsInPlace
+    _extensions: Sequence[str]
+    _known: dict[tuple[object, ...], list[_MemberLayout]] = field(default_factory=dict)
 
     def learn(self, entry: Entry, contents: Sequence[bytes], rows: Rows) -> None:
         """Remember what the members of a sample are, if their tensors fill its rows and nothing lies between them."""
@@ -98,7 +99,18 @@ class ReaderInPlace:
     def read(self, entries: Sequence[Entry], rows: Rows) -> list[dict[str, StoredTensor] | DataError | OSError | None]:
         """The tensors of each sample, now in its rows; None where it is not like one that was learned."""
         shape = _shape(entries[0])
-        reads = [self._plan_read(entry, shape, rows, place) for place, entry in enumerate(entries)]
+        reads: list[_Read | None] = []
+        for place, entry in enumerate(entries):
+            kinds = self._known.get(self._key(entry, shape))
+            where = None if kinds is None else self._samples.locate(entry, self._extensions)
+            if kinds is None or where is None:
+                reads.append(None)
+                continue
+            members = [[bytearray(len(kind.header)), *[rows[name][place] for name in kind.tensors]] for kind in kinds]
+            buffers: list[bytearray | NDArray[np.uint8]] = []
+            for gap, member in zip(where[1].gaps, members, strict=True):
+                buffers += [bytearray(gap), *member] if gap else member
+            reads.append(_Read(kinds, members, *where, buffers))
         planned = [read for read in reads if read is not None]
         for one in planned:
             try:
@@ -119,17 +131,6 @@ class ReaderInPlace:
             else:
                 found.append(read.tensors())
         return found
-
-    def _plan_read(self, entry: Entry, shape: str, rows: Rows, place: int) -> _Read | None:
-        kinds = self._known.get(self._key(entry, shape))
-        where = None if kinds is None else self._samples.locate(entry, self._extensions)
-        if kinds is None or where is None:
-            return None
-        members = [[bytearray(len(kind.header)), *[rows[name][place] for name in kind.tensors]] for kind in kinds]
-        buffers: list[bytearray | NDArray[np.uint8]] = []
-        for gap, member in zip(where[1].gaps, members, strict=True):
-            buffers += [bytearray(gap), *member] if gap else member
-        return _Read(kinds, members, *where, buffers)
 
     def _key(self, entry: Entry, shape: str) -> tuple[object, ...]:
         return shape, *[entry.members[extension][1] for extension in self._extensions]

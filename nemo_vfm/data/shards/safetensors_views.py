@@ -1,6 +1,7 @@
 """Reads the tensors of a safetensors member as views of its bytes: nothing is copied or executed."""
 
 import json
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -11,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.types.json_value import Json
 
 _MAX_HEADER_BYTES = 1 << 20
 _PIECE = 1 << 20  # bytes looked at at a time, while they are in the processor's cache
@@ -79,21 +79,18 @@ def _parse_header(data: bytes) -> tuple[bytes, _Places]:
 @lru_cache(maxsize=256)
 def _places(header: bytes, size: int) -> _Places:
     """Headers repeat from sample to sample of one shape, so each is parsed once."""
+    found = {}
     try:
-        fields = json.loads(header)
-        return MappingProxyType({name: _place(f, size) for name, f in fields.items() if name != "__metadata__"})
+        for name, fields in json.loads(header).items():
+            if name == "__metadata__":
+                continue
+            dtype, shape = _DTYPES[fields["dtype"]], fields["shape"]
+            start, end = fields["data_offsets"]
+            if not all(type(number) is int and number >= 0 for number in [*shape, start, end]):
+                raise ValueError(f"shape {shape} at {start} to {end}")
+            if not start <= end <= size or end - start != math.prod(shape) * dtype.itemsize:
+                raise ValueError(f"{dtype} {shape} does not fill bytes {start} to {end} of {size}")
+            found[name] = dtype, tuple(shape), start, end
+        return MappingProxyType(found)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"a safetensors header is damaged: {error}") from error
-
-
-def _place(fields: Mapping[str, Json], size: int) -> tuple[torch.dtype, tuple[int, ...], int, int]:
-    dtype, shape = _DTYPES[fields["dtype"]], fields["shape"]
-    start, end = fields["data_offsets"]
-    if not all(type(number) is int and number >= 0 for number in [*shape, start, end]):
-        raise ValueError(f"shape {shape} at {start} to {end}")
-    count = dtype.itemsize
-    for length in shape:
-        count *= length
-    if not start <= end <= size or end - start != count:
-        raise ValueError(f"{dtype} {shape} does not fill bytes {start} to {end} of {size}")
-    return dtype, tuple(shape), start, end

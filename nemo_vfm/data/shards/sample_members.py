@@ -72,12 +72,6 @@ def json_among(members: Collection[str]) -> str | None:
     return next((name for name in texts_among(members) if _last(name) == "json"), None)
 
 
-def unread_among(members: Collection[str]) -> list[str]:
-    """The members that nothing reads, such as cls, seg.png or npy."""
-    read = {media_among(members), *texts_among(members), LATENTS, TEXT}
-    return [name for name in members if name not in read]
-
-
 def caption_in(name: str, data: bytes) -> str:
     """The caption in a file, JSON or text by its last suffix, else empty. ValueError or RecursionError if damaged."""
     text = data.decode("utf-8-sig")

@@ -34,7 +34,6 @@ from nemo_vfm.data.shards.sample_members import (
     json_among,
     media_among,
     texts_among,
-    unread_among,
 )
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.video.decode import open_video
@@ -340,22 +339,26 @@ class _ReadsParts(Protocol):
         ...
 
 
+@dataclass(slots=True)
 class Census:
     """Counts what training will not see of samples: captions, members that nothing reads, depths beyond 8 bits.
 
     What their index says is believed, so that those in a store cost no request.
     """
 
-    def __init__(self) -> None:
-        self._samples, self._without_caption, self._deep = 0, 0, 0
-        self._unread: Counter[str] = Counter()
-        self._kinds: dict[tuple[str, ...], tuple[str | None, list[str]]] = {}  # samples of a tar are much alike
+    _samples: int = 0
+    _without_caption: int = 0
+    _deep: int = 0
+    _unread: Counter[str] = field(default_factory=Counter)
+    #: by their members, of which samples of a tar have much the same
+    _kinds: dict[tuple[str, ...], tuple[str | None, list[str]]] = field(default_factory=dict)
 
     def add(self, samples: Samples, entry: Entry) -> None:
         """Count one."""
         names = tuple(entry.members)
         if names not in self._kinds:
-            self._kinds[names] = media_among(names), unread_among(names)
+            read = {media_among(names), *texts_among(names), LATENTS, TEXT}  # nothing reads others, such as seg.png
+            self._kinds[names] = media_among(names), [name for name in names if name not in read]
         media, unread = self._kinds[names]
         self._samples += 1
         self._unread.update(unread)

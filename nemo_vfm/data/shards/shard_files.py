@@ -110,7 +110,17 @@ class ShardWriter:
         Raises:
             UserError: the key or an extension cannot be written, or the key was written before.
         """
-        self._check(key, members)
+        if not is_key(key):
+            raise UserError(f"{key!r} cannot name a sample: use up to 90 letters, digits, '-' and '_'")
+        if key in self._keys:
+            raise UserError(f"sample {key} is written twice; keys must be unique in a folder of shards")
+        if not members:
+            raise UserError(f"sample {key} has no members, expected at least one")
+        for name, data in members.items():
+            if not _EXTENSION.fullmatch(name) or name.rsplit(".", 1)[-1] in REFUSED_EXTENSIONS or len(name) > 64:
+                raise UserError(f"{name!r} cannot be an extension of sample {key}: use one such as 'mp4' or 'json'")
+            if len(f"{key}.{name}") > 100 or len(data) > MAX_MEMBER_BYTES:
+                raise UserError(f"{key}.{name} of {len(data):,} bytes is too long for a tar; shorten its name or bytes")
         size = sum(BLOCK + len(data) + -len(data) % BLOCK for data in members.values())
         if self._samples and (
             len(self._samples) >= self._samples_per_shard or self._position + size > self._max_shard_bytes
@@ -142,19 +152,6 @@ class ShardWriter:
                 "shards": self._done,
             },
         )
-
-    def _check(self, key: str, members: Mapping[str, bytes]) -> None:
-        if not is_key(key):
-            raise UserError(f"{key!r} cannot name a sample: use up to 90 letters, digits, '-' and '_'")
-        if key in self._keys:
-            raise UserError(f"sample {key} is written twice; keys must be unique in a folder of shards")
-        for name, data in members.items():
-            if not _EXTENSION.fullmatch(name) or name.rsplit(".", 1)[-1] in REFUSED_EXTENSIONS or len(name) > 64:
-                raise UserError(f"{name!r} cannot be an extension of sample {key}: use one such as 'mp4' or 'json'")
-            if len(f"{key}.{name}") > 100 or len(data) > MAX_MEMBER_BYTES:
-                raise UserError(f"{key}.{name} of {len(data):,} bytes is too long for a tar; shorten its name or bytes")
-        if not members:
-            raise UserError(f"sample {key} has no members, expected at least one")
 
     @property
     def _temporary(self) -> Path:
@@ -213,7 +210,22 @@ class ShardSet:
         self._files: OrderedDict[str, OpenShard] = OrderedDict()
         self._lock, self._pid, self._remote = threading.Lock(), os.getpid(), isinstance(self.folder, Address)
         self._hashes: dict[str, str] = {}
-        self.entries: tuple[Entry, ...] = tuple(self._entries(only))
+        if self._source.size("shards.json") is not None:
+            shards = read_shards_json(self.folder, self._source)
+            if only is not None and (missing := only - {shard["name"] for shard in shards}):
+                raise UserError(f"{self.folder} has no {min(missing)}; {len(missing)} of {len(only)} named are missing")
+            shards = [shard for shard in shards if only is None or shard["name"] in only]
+            self._hashes = {shard["name"]: shard["sha256"] for shard in shards}
+            entries = indexed_entries(self.folder, self._source, shards)
+        elif isinstance(self.folder, Path):
+            entries = listed_entries(self.folder, only)
+        else:
+            raise UserError(
+                f"{self.folder} has no shards.json, so it is unfinished, or its tars come from elsewhere. Such tars "
+                "are indexed by reading all their headers, which needs them on a disk; StreamedTars reads them from "
+                "the store"
+            )
+        self.entries: tuple[Entry, ...] = tuple(entries)
         self._stamps = {shard: self._source.stamp(shard) for shard in {entry.shard for entry in self.entries}}
         self.verify = verify
         if verify and (without := [entry for entry in self.entries if not entry.crcs and entry.members]):
@@ -223,22 +235,6 @@ class ShardSet:
                 f"Write them again, or set verify=false"
             )
         self._touched = {shard: self._source.touched(shard) for shard in self._stamps} if verify else {}
-
-    def _entries(self, only: Set[str] | None) -> list[Entry]:
-        if self._source.size("shards.json") is not None:
-            shards = read_shards_json(self.folder, self._source)
-            if only is not None and (missing := only - {shard["name"] for shard in shards}):
-                raise UserError(f"{self.folder} has no {min(missing)}; {len(missing)} of {len(only)} named are missing")
-            shards = [shard for shard in shards if only is None or shard["name"] in only]
-            self._hashes = {shard["name"]: shard["sha256"] for shard in shards}
-            return indexed_entries(self.folder, self._source, shards)
-        if isinstance(self.folder, Path):
-            return listed_entries(self.folder, only)
-        raise UserError(
-            f"{self.folder} has no shards.json, so it is unfinished, or its tars come from elsewhere. Such tars "
-            "are indexed by reading all their headers, which needs them on a disk; StreamedTars reads them from the "
-            "store"
-        )
 
     @property
     def is_indexed(self) -> bool:
@@ -300,7 +296,12 @@ class ShardSet:
         return data
 
     def _compare(self, entry: Entry, extension: str, parts: Sequence[bytes | bytearray | NDArray[np.uint8]]) -> None:
-        if not self.verify or _crc32(parts) == entry.crc(extension):
+        if not self.verify:
+            return
+        crc = 0
+        for part in parts:
+            crc = zlib.crc32(part, crc)  # type: ignore[arg-type]  # numpy's arrays are buffers
+        if crc == entry.crc(extension):
             return
         tar = self.folder / entry.shard
         # No program can set this time back: size and time of the last change may be those of before.
@@ -361,13 +362,6 @@ class ShardSet:
             if len(self._files) >= _MAX_OPEN_FILES:
                 self._files.popitem(last=False)
             return self._files.setdefault(shard, file)
-
-
-def _crc32(parts: Sequence[bytes | bytearray | NDArray[np.uint8]]) -> int:
-    crc = 0
-    for part in parts:
-        crc = zlib.crc32(part, crc)  # type: ignore[arg-type]  # numpy's arrays are buffers
-    return crc
 
 
 @lru_cache(maxsize=1024)

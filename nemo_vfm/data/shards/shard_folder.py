@@ -276,28 +276,27 @@ def _read_index(place: Place, folder: ShardFolder, shard: ShardRecord) -> list[E
     samples = content.get("samples") if isinstance(content, dict) else None
     if not isinstance(samples, list) or content.get("schema") != INDEX_SCHEMA or len(samples) != shard["num_samples"]:
         raise DataError(f"{path} is not an index of {shard['num_samples']} samples; write the shards again")
+    entries = []
     try:
-        return [_entry(sample, shard["name"], size) for sample in samples]
+        for sample in samples:
+            members = {}
+            for extension, (offset, length) in sample["members"].items():
+                if type(offset) is not int or type(length) is not int or not 0 <= offset <= offset + length <= size:
+                    raise ValueError(f"{extension} lies at {offset} with {length} bytes in a tar of {size}")
+                if length > MAX_MEMBER_BYTES or extension.rsplit(".", 1)[-1] in REFUSED_EXTENSIONS:
+                    raise ValueError(f"{extension} with {length} bytes is too large")
+                members[str(extension)] = (offset, length)
+            if not isinstance(sample["key"], str) or not isinstance(sample["index"], dict):
+                raise TypeError("a key must be text and its index a mapping")
+            if not is_key(sample["key"]):  # files are named by it: thumbnails, and what layouts of others hold
+                raise ValueError(f"{sample['key'][:100]!r} cannot name a sample")
+            crcs = sample.get("crc32", [])
+            if len(crcs) not in (0, len(members)) or not all(type(crc) is int and 0 <= crc < 1 << 32 for crc in crcs):
+                raise ValueError(f"its {len(members)} members have the checksums {str(crcs)[:100]}")
+            entries.append(Entry(sample["key"], shard["name"], members, sample["index"], tuple(crcs)))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{path} has a damaged sample ({error}); write the shards again") from error
-
-
-def _entry(sample: SampleRecord, shard: str, end: int) -> Entry:
-    members = {}
-    for extension, (offset, size) in sample["members"].items():
-        if type(offset) is not int or type(size) is not int or offset < 0 or size < 0 or offset + size > end:
-            raise ValueError(f"{extension} lies at {offset} with {size} bytes in a tar of {end}")
-        if size > MAX_MEMBER_BYTES or extension.rsplit(".", 1)[-1] in REFUSED_EXTENSIONS:
-            raise ValueError(f"{extension} with {size} bytes is too large")
-        members[str(extension)] = (offset, size)
-    if not isinstance(sample["key"], str) or not isinstance(sample["index"], dict):
-        raise TypeError("a key must be text and its index a mapping")
-    if not is_key(sample["key"]):  # files are named by it: thumbnails, and what layouts of others hold
-        raise ValueError(f"{sample['key'][:100]!r} cannot name a sample")
-    crcs = sample.get("crc32", [])
-    if len(crcs) not in (0, len(members)) or not all(type(crc) is int and 0 <= crc < 1 << 32 for crc in crcs):
-        raise ValueError(f"its {len(members)} members have the checksums {str(crcs)[:100]}")
-    return Entry(sample["key"], shard, members, sample["index"], tuple(crcs))
+    return entries
 
 
 def _bytes(path: Place, folder: ShardFolder, name: str) -> bytes:

@@ -24,7 +24,16 @@ def expand_braces(text: str) -> list[str]:
     """
     names, position = [""], 0
     for found in _BRACES.finditer(text):
-        parts, between = _parts(found[1]), text[position : found.start()]
+        inside, between = found[1], text[position : found.start()]
+        if span := _RANGE.fullmatch(inside):
+            first, last = int(span[1]), int(span[2])
+            if last < first or last - first >= MAX_NAMES:
+                raise ValueError(f"{{{inside}}} is not an increasing range of at most {MAX_NAMES:,} numbers")
+            parts = [str(number).zfill(len(span[1])) for number in range(first, last + 1)]
+        elif "," in inside:
+            parts = inside.split(",")
+        else:
+            raise ValueError(f"{{{inside}}} is neither a range such as {{000..127}} nor a list such as {{a,b}}")
         if len(names) * len(parts) > MAX_NAMES:
             raise ValueError(f"{text} expands to more than {MAX_NAMES:,} names")
         names = [name + between + part for name in names for part in parts]
@@ -33,17 +42,6 @@ def expand_braces(text: str) -> list[str]:
     if "{" in names[0] or "}" in names[0]:
         raise ValueError(f"the braces of {text} are not closed; write shard-{{000000..000127}}.tar")
     return names
-
-
-def _parts(inside: str) -> list[str]:
-    if found := _RANGE.fullmatch(inside):
-        first, last = int(found[1]), int(found[2])
-        if last < first or last - first >= MAX_NAMES:
-            raise ValueError(f"{{{inside}}} is not an increasing range of at most {MAX_NAMES:,} numbers")
-        return [str(number).zfill(len(found[1])) for number in range(first, last + 1)]
-    if "," in inside:
-        return inside.split(",")
-    raise ValueError(f"{{{inside}}} is neither a range such as {{000..127}} nor a list such as {{a,b}}")
 
 
 def named_shards(places: Sequence[Place], cache: ShardCache | None, *, verify: bool = False) -> Samples:

@@ -179,12 +179,21 @@ class TarMembers:
         data = self._exactly(info.size + -info.size % BLOCK) or b""
         if info.type == tarfile.GNUTYPE_LONGNAME:
             return data[: info.size].rstrip(b"\x00").decode(errors="surrogateescape"), size, sparse
-        for key, value in _records(data[: info.size]):
-            if key == "path":
+        position, data = 0, data[: info.size]
+        while position < len(data):  # lines of `length key=value`; it ends where they stop making sense
+            digits, space, _ = data[position : position + 12].partition(b" ")
+            if not space or not digits.isdigit() or not (length := int(digits)) or position + length > len(data):
+                break
+            key, equals, found = data[position + len(digits) + 1 : position + length - 1].partition(b"=")
+            position += length
+            if not equals:
+                continue
+            value = found.decode(errors="surrogateescape")
+            if key == b"path":
                 name = value.rstrip("/")
-            elif key == "size" and value.isascii() and value.isdigit() and len(value) < 20:
+            elif key == b"size" and value.isascii() and value.isdigit() and len(value) < 20:
                 size = int(value)
-            sparse = sparse or key.startswith("GNU.sparse")
+            sparse = sparse or key.startswith(b"GNU.sparse")
         return name, size, sparse
 
     def _exactly(self, size: int) -> bytes | None:
@@ -220,19 +229,6 @@ def _why_not(info: tarfile.TarInfo, named: tuple[str, str] | None, max_bytes: in
     if info.size > max_bytes:
         return f"larger than {max_bytes:,} bytes"
     return None
-
-
-def _records(data: bytes) -> Iterator[tuple[str, str]]:
-    """The `length key=value` lines of a pax header; ends where they stop making sense."""
-    position = 0
-    while position < len(data):
-        digits, space, _ = data[position : position + 12].partition(b" ")
-        if not space or not digits.isdigit() or not (length := int(digits)) or position + length > len(data):
-            return
-        key, equals, value = data[position + len(digits) + 1 : position + length - 1].partition(b"=")
-        if equals:
-            yield key.decode(errors="replace"), value.decode(errors="surrogateescape")
-        position += length
 
 
 MAX_MEMBER_BYTES = 4 << 30

@@ -55,10 +55,10 @@ class BlendSchedule:
         return max(float(part.batches_per_epoch) / float(share) for part, share in parts)
 
     @property
-    def mean_batch_size(self) -> float:
+    def batch_size(self) -> float:
         """See `BatchSchedule`."""
         parts = zip(self.parts.values(), self.turns.shares, strict=True)
-        return sum(float(share) * float(part.mean_batch_size) for part, share in parts)
+        return sum(float(share) * float(part.batch_size) for part, share in parts)
 
     def samples(self, index: int, rank: int, num_ranks: int) -> Part:
         """See `BatchSchedule.samples`."""

@@ -38,7 +38,15 @@ class FileSet:
         self.folder = folder
         self._paths = {file.name: file.path for file in files}
         several = len(self._paths) < len(files)  # one film with two captions is two samples
-        self.entries = tuple(_entry(file, facts[file.name], several) for file in files)
+        entries = []
+        for file in files:
+            of, suffix = facts[file.name], file.path.suffix.lower()
+            kind = suffix[1:] if suffix in TRAINED_IMAGE_SUFFIXES else "mp4"  # what a video really is, its bytes say
+            members = {} if "why" in of else {kind: (0, int(of["size"]))}
+            label = f"{file.name}\n{file.caption}" if several else file.name
+            key = f"{_ODD.sub('-', file.name)[-60:]}-{sha256_text(label)[:16]}"
+            entries.append(Entry(key, file.name, members, {**of, "caption": file.caption, "clip": file.name}))
+        self.entries = tuple(entries)
 
     def read(self, entry: Entry, extension: str) -> bytes:
         """See `Samples.read`."""
@@ -57,15 +65,6 @@ class FileSet:
         if stamp(path) != (entry.index["size"], entry.index["mtime_ns"]):
             raise DataError(f"{path} was changed or removed after it was listed")
         return path
-
-
-def _entry(file: CaptionedFile, facts: Mapping[str, Json], several: bool) -> Entry:
-    suffix = file.path.suffix.lower()
-    kind = suffix[1:] if suffix in TRAINED_IMAGE_SUFFIXES else "mp4"  # what a video really is, its bytes say
-    members = {} if "why" in facts else {kind: (0, int(facts["size"]))}
-    label = f"{file.name}\n{file.caption}" if several else file.name
-    key = f"{_ODD.sub('-', file.name)[-60:]}-{sha256_text(label)[:16]}"
-    return Entry(key, file.name, members, {**facts, "caption": file.caption, "clip": file.name})
 
 
 def media_files(root: Path) -> list[Path]:

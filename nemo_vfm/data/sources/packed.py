@@ -72,7 +72,7 @@ class PackSchedule:
         return len(self.packs) / self.per_batch
 
     @property
-    def mean_batch_size(self) -> float:
+    def batch_size(self) -> float:
         """See `BatchSchedule`."""
         return len(self.planned) / self.batches_per_epoch
 
@@ -189,7 +189,13 @@ class PackedLatents(ScheduledData[Packs]):
     def _plan_packs(self, reader: EntryReader, groups: Sequence[BatchGroup], seed: int) -> PackSchedule:
         together = [(group, sample) for group in groups for sample in group.samples]
         mixed = [together[place] for place in _permutation(len(together), seed, "samples")]
-        lengths = {group.name: self._tokens(reader, group) for group in groups}
+        lengths = {}  # in tokens
+        for group in groups:
+            layout = reader.layout(group.samples[0])
+            if "latents" not in layout:
+                raise UserError("packing needs cached latents; run the encode step on these shards first")
+            sides = zip(layout["latents"][1][1:], self.patch, strict=True)
+            lengths[group.name] = math.prod(-(-length // patch) for length, patch in sides)
         try:
             packs = pack([lengths[group.name] for group, _ in mixed], self.budget_tokens, lookahead=self.lookahead)
         except ValueError as error:
@@ -198,13 +204,6 @@ class PackedLatents(ScheduledData[Packs]):
             ) from error
         keys = [entry.key for entry in reader.entries([sample for _, sample in mixed])]
         return PackSchedule(tuple(mixed), tuple(packs), seed, sha256_text(f"{seed} {packs} {keys}")[:16])
-
-    def _tokens(self, reader: EntryReader, group: BatchGroup) -> int:
-        layout = reader.layout(group.samples[0])
-        if "latents" not in layout:
-            raise UserError("packing needs cached latents; run the encode step on these shards first")
-        shape = layout["latents"][1][1:]
-        return math.prod(-(-length // patch) for length, patch in zip(shape, self.patch, strict=True))
 
 
 @lru_cache(maxsize=8)

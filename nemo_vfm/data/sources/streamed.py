@@ -66,11 +66,6 @@ class TarSchedule:
             )
         return Fraction(total, self.batch_size)
 
-    @property
-    def mean_batch_size(self) -> Fraction:
-        """See `BatchSchedule`."""
-        return Fraction(self.batch_size)
-
     def samples(self, index: int, rank: int, num_ranks: int) -> Slice:
         """See `BatchSchedule.samples`."""
         return Slice(self.before + (index - self.first) * self.batch_size, rank, num_ranks)
@@ -115,7 +110,18 @@ class TarReader:
 
     def read(self, index: int, samples: Slice) -> Loaded:
         """See `SampleReader.read`."""
-        whole, share = self._whole(samples.first), self._batch_size // samples.num_ranks
+        first, size = samples.first, self._batch_size
+        share = size // samples.num_ranks
+        with self._lock:
+            batches_on = -1 if self._next is None else (first - self._next) / size
+            if first not in self._passed and batches_on not in range(_ON_THE_WAY):
+                self._stream, self._next, self._passed = self._order.samples(first), first, {}
+            while first not in self._passed:
+                assert self._next is not None
+                now, self._next = self._next, None  # should the stream fail, it begins anew
+                self._passed[now] = list(itertools.islice(self._stream, size))
+                self._next = now + size
+            whole = self._passed.pop(first)
         # A key's noise is its own: those of one key from several tars become TAR/KEY.
         tars = defaultdict[str, set[str]](set)
         for raw in whole:
@@ -131,20 +137,6 @@ class TarReader:
         """See `SampleReader.num_bytes`."""
         each = sum(dtype.itemsize * prod(shape) for dtype, shape in self._layout.values())
         return self._batch_size // samples.num_ranks * each
-
-    def _whole(self, first: int) -> list[Raw]:
-        """The samples of a batch, not decoded."""
-        size = self._batch_size
-        with self._lock:
-            batches_on = -1 if self._next is None else (first - self._next) / size
-            if first not in self._passed and batches_on not in range(_ON_THE_WAY):
-                self._stream, self._next, self._passed = self._order.samples(first), first, {}
-            while first not in self._passed:
-                assert self._next is not None
-                now, self._next = self._next, None  # should the stream fail, it begins anew
-                self._passed[now] = list(itertools.islice(self._stream, size))
-                self._next = now + size
-            return self._passed.pop(first)
 
     def _sample(self, raw: Raw, rows: Rows) -> Sample | Fault:
         try:
@@ -234,25 +226,24 @@ class StreamedTars(ScheduledData[Slice]):
         return TarSchedule(order, self.batch_size), reader
 
     def _list_tars(self) -> list[Tar]:
-        return [placed_tar(tar) for where in self.tars for tar in _tars_at(where)]
-
-
-def _tars_at(where: Place) -> list[Place]:
-    """The tars that one place names, those of a folder sorted."""
-    named = [place(text) for text in expand_braces(str(where))]
-    if all(one.name.endswith(".tar") for one in named):
-        missing = [one for one in named if isinstance(one, Path) and not one.is_file()]
-        if missing:
-            raise UserError(f"there is no {missing[0]}; {len(missing)} of the {len(named)} named tars are missing")
-        return named
-    found = list[Place]()
-    for folder in named:
-        if isinstance(folder, Address):
-            names = (item.name for item in items(folder))
-            found += [folder / name for name in names if name.endswith(".tar") and "/" not in name]
-        else:
-            found += sorted(folder.glob("*.tar"))
-    if not found:
-        raise UserError(f"{where} holds no .tar")
-    info(f"{where}: {len(found)} tars")
-    return found
+        tars = list[Place]()
+        for where in self.tars:
+            named, found = [place(text) for text in expand_braces(str(where))], list[Place]()
+            if all(one.name.endswith(".tar") for one in named):
+                if missing := [one for one in named if isinstance(one, Path) and not one.is_file()]:
+                    raise UserError(
+                        f"there is no {missing[0]}; {len(missing)} of the {len(named)} named tars are missing"
+                    )
+                tars += named
+                continue
+            for folder in named:
+                if isinstance(folder, Address):
+                    names = (item.name for item in items(folder))
+                    found += [folder / name for name in names if name.endswith(".tar") and "/" not in name]
+                else:
+                    found += sorted(folder.glob("*.tar"))
+            if not found:
+                raise UserError(f"{where} holds no .tar")
+            info(f"{where}: {len(found)} tars")
+            tars += found
+        return [placed_tar(tar) for tar in tars]

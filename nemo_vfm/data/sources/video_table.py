@@ -1,6 +1,5 @@
 """Reads training batches from a CSV, JSON Lines or Parquet file that names videos and their captions."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
@@ -74,13 +73,7 @@ class VideoTable(ListedData):
         self.video, self.caption = video, caption
 
     def _samples(self) -> Samples:
-        files = list(self._rows())
-        if not files:
-            raise UserError(f"{self.path} names no file below {self.root}; are its paths relative to root?")
-        return FileSet(self.path, files, facts_of_files({file.name: file.path for file in files}, self.index))
-
-    def _rows(self) -> Iterator[CaptionedFile]:
-        """One a row; rows that say nothing new or name files elsewhere are counted and left out."""
+        files = list[CaptionedFile]()
         inside, seen, left_out = self.root.resolve(), set(), {"point outside root": 0, "are duplicates": 0}
         for row in rows_of(self.path, [self.video, *([self.caption] if self.caption else [])]):
             path, text = row.path(self.video, inside), row.text(self.caption) if self.caption else ""
@@ -90,7 +83,10 @@ class VideoTable(ListedData):
                 left_out["are duplicates"] += 1
             else:
                 seen.add((path, text))
-                yield CaptionedFile(path.relative_to(inside).as_posix(), path, text)
+                files.append(CaptionedFile(path.relative_to(inside).as_posix(), path, text))
         for reason, count in left_out.items():
             if count:
                 warn(f"{count} rows of {self.path} are left out: they {reason}")
+        if not files:
+            raise UserError(f"{self.path} names no file below {self.root}; are its paths relative to root?")
+        return FileSet(self.path, files, facts_of_files({file.name: file.path for file in files}, self.index))

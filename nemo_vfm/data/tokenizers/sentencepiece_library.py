@@ -1,6 +1,7 @@
 """Loads a folder's tokenizer.model with the `sentencepiece` library."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_vfm.core.errors import DataError, UserError
@@ -14,11 +15,12 @@ SPACE = "\u2581"  # what pieces have in place of a space
 _MAX_BYTES = 1 << 30
 
 
+@dataclass(frozen=True, eq=False)
 class SentencePiece:
     """A model of SentencePiece."""
 
-    def __init__(self, made: Json, name: str) -> None:
-        self._made, self._name = made, name
+    _made: Json
+    _name: str
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """See `Tokenizer`."""

@@ -3,17 +3,19 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class Memo(Generic[T]):
     """What was computed last; another process begins with none."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._lock = most, threading.Lock()
-        self._found: OrderedDict[int, T] = OrderedDict()
+    _most: int
+    _found: OrderedDict[int, T] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __reduce__(self) -> "tuple[type[Memo[T]], tuple[int]]":
         return Memo, (self._most,)

@@ -34,7 +34,17 @@ def fill(lengths: Numbers, num_rows: int, size: int) -> FilledRow:
     tokens = np.minimum(lengths[documents] - begins, size)
     placed, rooms, left = _best_fit(tokens, num_rows, size)
     parts = [(row, int(documents[part]), int(begins[part]), int(tokens[part])) for part, row in placed]
-    parts += _fill_leftovers([(int(documents[part]), int(begins[part]), int(tokens[part])) for part in left], rooms)
+    # What did not fit, longest first, into the largest rooms first: few cuts, and few short parts.
+    free = [(room, row) for room in sorted(rooms) if room for row in sorted(rooms[room], reverse=True)]
+    for part in left:
+        begin, rest = int(begins[part]), int(tokens[part])
+        while rest:
+            room, row = free.pop()
+            taken = min(room, rest)
+            parts.append((row, int(documents[part]), begin, taken))
+            begin, rest = begin + taken, rest - taken
+            if room > taken:
+                free.append((room - taken, row))
     table = np.array(parts, np.int64).reshape(-1, 4)
     return FilledRow(*table[np.argsort(table[:, 0], kind="stable")].T)
 
@@ -60,17 +70,3 @@ def _best_fit(
         rooms.setdefault(room - length, []).append(row)
         there |= 1 << room - length
     return placed, rooms, left
-
-
-def _fill_leftovers(left: list[tuple[int, int, int]], rooms: dict[int, list[int]]) -> list[tuple[int, int, int, int]]:
-    """What did not fit, longest first, into the largest rooms first: few cuts, and few short parts."""
-    found, free = [], [(room, row) for room in sorted(rooms) if room for row in sorted(rooms[room], reverse=True)]
-    for document, begin, tokens in left:
-        while tokens:
-            room, row = free.pop()
-            taken = min(room, tokens)
-            found.append((row, document, begin, taken))
-            begin, tokens = begin + taken, tokens - taken
-            if room > taken:
-                free.append((room - taken, row))
-    return found

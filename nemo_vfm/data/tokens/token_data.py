@@ -153,11 +153,6 @@ class TokenSchedule:
         rows = (count / self.size / float(self.mixture.shares[name]) for name, count in self.num_tokens.items())
         return max(rows) / self.batch_size
 
-    @property
-    def mean_batch_size(self) -> float:
-        """See `BatchSchedule`."""
-        return float(self.batch_size)
-
     def samples(self, index: int, rank: int, num_ranks: int) -> Turns:
         """See `BatchSchedule.samples`."""
         share = self.batch_size // num_ranks

@@ -42,7 +42,17 @@ class TokenStream:
 
     def __init__(self, folder: TokenFolder, *, val_fraction: float = 0.0, held_out: bool = False) -> None:
         self.folder, self._side = folder, (val_fraction, held_out)
-        runs = [_runs(folder, number, val_fraction, held_out) for number in range(len(folder.manifest.shards))]
+        runs = []  # of each shard begins and stops of runs of documents of this side, and how many documents these are
+        for number, shard in enumerate(folder.manifest.shards):
+            if val_fraction:
+                ours = (folder.marks(number) < np.uint64(val_fraction * 2.0**64)) == held_out
+                changes = np.diff(np.concatenate([[False], ours, [False]]).astype(np.int8))
+                borders = np.concatenate([[0], folder.ends(number).astype(np.int64)])
+                edges = borders[np.flatnonzero(changes == 1)], borders[np.flatnonzero(changes == -1)]
+                runs.append((*edges, int(ours.sum())))
+            else:
+                whole = np.array([0] * (not held_out), np.int64)
+                runs.append((whole, whole + shard.tokens, 0 if held_out else shard.documents))
         self._shards = np.repeat(np.arange(len(runs)), [len(begins) for begins, _, _ in runs])
         self._begins: Numbers = np.concatenate([begins for begins, _, _ in runs])
         stops: Numbers = np.concatenate([stops for _, stops, _ in runs])
@@ -134,15 +144,3 @@ class TokenStream:
 
     def _run(self, position: int) -> int:
         return int(np.searchsorted(self._before, position, side="right")) - 1
-
-
-def _runs(folder: TokenFolder, number: int, val_fraction: float, held_out: bool) -> tuple[Numbers, Numbers, int]:
-    """Begins and stops, in a shard, of runs of documents of one side; and how many documents these are."""
-    shard = folder.manifest.shards[number]
-    if not val_fraction:
-        whole = np.array([0] * (not held_out), np.int64)
-        return whole, whole + shard.tokens, 0 if held_out else shard.documents
-    ours = (folder.marks(number) < np.uint64(val_fraction * 2.0**64)) == held_out
-    changes = np.diff(np.concatenate([[False], ours, [False]]).astype(np.int8))
-    borders = np.concatenate([[0], folder.ends(number).astype(np.int64)])
-    return borders[np.flatnonzero(changes == 1)], borders[np.flatnonzero(changes == -1)], int(ours.sum())

@@ -42,17 +42,11 @@ class VideoEncoder:
     def options(self, crf: int, preset: str) -> dict[str, str]:
         """What is given to FFmpeg."""
         speed = {self.preset: self.presets.get(preset, preset)} if self.preset is not None else {}
-        return {self.quality[0]: str(crf), **speed, **self.more, **(_steady() if self.codec == "libx264" else {})}
-
-
-@cache
-def _steady() -> dict[str, str]:
-    """What keeps x264 to equal bytes where a processor has AVX-512.
-
-    With its AVX-512 code 60 encodings of the same 23 frames were 18 different files; without macroblock trees, or with
-    AVX2, one. The AVX2 code gives the bytes that it gives on every x86 processor since SSE 4.2, in the same time.
-    """
-    return {"x264-params": "asm=AVX2,FMA3,BMI1,BMI2,LZCNT"} if cv2.checkHardwareSupport(_AVX_512F) else {}
+        # With x264's AVX-512 code 60 encodings of the same 23 frames were 18 different files; without macroblock trees
+        # or with AVX2, one. AVX2 code gives the bytes that it gives on every x86 processor since SSE 4.2, as quickly.
+        is_unsteady = self.codec == "libx264" and cv2.checkHardwareSupport(_AVX_512F)
+        steady = {"x264-params": "asm=AVX2,FMA3,BMI1,BMI2,LZCNT"} if is_unsteady else {}
+        return {self.quality[0]: str(crf), **speed, **self.more, **steady}
 
 
 _X264 = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")

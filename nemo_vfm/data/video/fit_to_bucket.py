@@ -103,7 +103,12 @@ def image_size(data: bytes) -> tuple[int, int]:
     """
     if data[:8] == _PNG and len(data) >= 24:
         stored = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
-        return _upright(stored, *_tiny(".png", 33), _png_exif(data))
+        position, tags = len(_PNG), b""  # the chunk of Exif tags may stand behind the picture
+        while position + 12 <= len(data) and not tags:
+            end = position + 12 + int.from_bytes(data[position : position + 4], "big")
+            tags = data[position:end] if data[position + 4 : position + 8] == b"eXIf" else b""
+            position = end
+        return _upright(stored, *_tiny(".png", 33), tags)
     if data[:2] == b"\xff\xd8":
         position, exif = 2, list[bytes]()
         while position + 9 <= len(data) and data[position] == 0xFF:
@@ -116,17 +121,6 @@ def image_size(data: bytes) -> tuple[int, int]:
                 exif.append(data[position : position + 2 + length])
             position += 1 if marker == 0xFF else 2 + length
     raise DataError(f"an image of {len(data):,} bytes is neither a complete PNG nor a complete JPEG")
-
-
-def _png_exif(data: bytes) -> bytes:
-    """The chunk with the Exif tags, which may stand behind the picture; empty where there is none."""
-    position = len(_PNG)
-    while position + 12 <= len(data):
-        end = position + 12 + int.from_bytes(data[position : position + 4], "big")
-        if data[position + 4 : position + 8] == b"eXIf":
-            return data[position:end]
-        position = end
-    return b""
 
 
 def _upright(stored: tuple[int, int], before: bytes, after: bytes, exif: bytes) -> tuple[int, int]:

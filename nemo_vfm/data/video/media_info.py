@@ -106,14 +106,14 @@ def _read_index(index: Path | None) -> dict[str, Facts]:
         content = json.loads(index.read_bytes())
         if content["schema"] != FACTS_SCHEMA:
             raise ValueError(f"its schema is {content['schema']!r}")
-        return {name: facts for name, facts in content["files"].items() if _is_facts(facts)}
+        found: dict[str, Facts] = {}
+        for name, facts in content["files"].items():
+            if not isinstance(facts, dict) or any(type(facts.get(one)) is not int for one in ("size", "mtime_ns")):
+                continue
+            numbers = [facts.get(one) for one in ("width", "height", "num_frames", "fps")]
+            if isinstance(facts.get("why"), str) or all(isinstance(n, int | float) and 0 < n < 1e9 for n in numbers):
+                found[name] = facts
+        return found
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         warn(f"{index} is ignored ({error}); all files are examined again")
         return {}
-
-
-def _is_facts(facts: Json) -> bool:
-    if not isinstance(facts, dict) or any(type(facts.get(name)) is not int for name in ("size", "mtime_ns")):
-        return False
-    numbers = [facts.get(name) for name in ("width", "height", "num_frames", "fps")]
-    return isinstance(facts.get("why"), str) or all(isinstance(n, int | float) and 0 < n < 1e9 for n in numbers)

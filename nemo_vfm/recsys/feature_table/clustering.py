@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,18 +34,15 @@ NUM_BUCKETS = 1 << 12
 _ROW_BORDERS, _VALUE_BORDERS, _STATE = "borders", "borders/", "state"
 
 
+@dataclass(frozen=True, slots=True)
 class SessionSort:
     """An external bucket sort by (hash of session, session, time, number of sample).
 
     The order does not depend on the memory, nor on how the samples are cut into chunks.
-
-    Args:
-        folder: for files, as large as the samples; they stay until `remove`.
-        memory_bytes: that the samples may take in memory, copies included.
     """
 
-    def __init__(self, folder: Path, memory_bytes: int) -> None:
-        self._folder, self._bytes_at_once = folder, memory_bytes // _COPIES
+    _folder: Path  #: for files, as large as the samples; they stay until `remove`
+    _memory_bytes: int  #: that the samples may take in memory, copies included
 
     def state(self) -> Json:
         """What came with the last sample that is safe on disk, or None. Half-written files are deleted."""
@@ -63,7 +61,7 @@ class SessionSort:
         state: Json = None
         for chunk, state in chunks:
             pending.append(chunk)
-            if sum(map(num_bytes, pending)) >= self._bytes_at_once:
+            if sum(map(num_bytes, pending)) >= self._memory_bytes // _COPIES:
                 self._write(pending, state)
                 pending = []
         if pending:
@@ -119,7 +117,7 @@ class SessionSort:
                 bytes_K += np.diff(file.get_tensor(_ROW_BORDERS).numpy()) * 8 * len(names)
                 for name in features:
                     bytes_K += np.diff(file.get_tensor(_VALUE_BORDERS + name).numpy()) * 12
-        most, largest = self._bytes_at_once, int(bytes_K.max(initial=0))
+        most, largest = self._memory_bytes // _COPIES, int(bytes_K.max(initial=0))
         if largest > most:
             raise UserError(
                 f"the sessions of one bucket take {largest:,} bytes, but memory_bytes allows {most:,} at a "

@@ -3,6 +3,7 @@
 import io
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,17 @@ def part_path(name: str, group: str) -> str:
     return f"groups/{group}/{name}.parquet" if group else f"{name}.parquet"
 
 
+@dataclass(slots=True)
 class PartWriter:
     """Writes row groups under temporary names; `close` gives them their own."""
 
-    def __init__(self, folder: Path, name: str, encodings: Mapping[str, Mapping[str, str]], zstd_level: int) -> None:
-        self._folder, self._name = folder, name
-        self._encodings, self._zstd_level = encodings, zstd_level
-        self._writers: dict[str, Any] = {}
-        self._row_groups: list[int] = []
-        self.column_bytes: dict[str, dict[str, int]] = {}  # of each file, known when it is closed
+    _folder: Path
+    _name: str
+    _encodings: Mapping[str, Mapping[str, str]]
+    _zstd_level: int
+    column_bytes: dict[str, dict[str, int]] = field(default_factory=dict)  #: of each file, known when it is closed
+    _writers: dict[str, Any] = field(default_factory=dict)
+    _row_groups: list[int] = field(default_factory=list)
 
     def write(self, tables: Mapping[str, Any]) -> None:
         """One row group of each file."""
@@ -79,10 +82,10 @@ def smallest_encodings(table: Any, zstd_level: int) -> dict[str, str]:
     import pyarrow.parquet as pq
 
     found = {}
-    for field in table.schema:
-        column, values = table.select([field.name]), str(getattr(field.type, "value_type", field.type))
+    for stored in table.schema:
+        column, values = table.select([stored.name]), str(getattr(stored.type, "value_type", stored.type))
         # The path of the column's values in a Parquet schema.
-        leaf = f"{field.name}.list.element" if hasattr(field.type, "value_type") else str(field.name)
+        leaf = f"{stored.name}.list.element" if hasattr(stored.type, "value_type") else str(stored.name)
         # Split by bytes, ids take about a tenth less. Arrow reads such integers since 16, parquet-java since 1.14.
         options = [_DICTIONARY, _PLAIN, "BYTE_STREAM_SPLIT", *([] if values == "float" else ["DELTA_BINARY_PACKED"])]
         sizes = {}

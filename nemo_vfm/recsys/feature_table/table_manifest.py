@@ -93,7 +93,28 @@ def read_manifest(folder: Path, name: str = NAME) -> TableManifest:
             "writes it again (docs/how-to/recommenders/feature_table.md)"
         )
     try:
-        return _parse(read_json(path))
+        content = read_json(path)
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            found = content.get("format") if isinstance(content, dict) else type(content).__name__
+            raise ValueError(f"its format is {found!r}, expected {FORMAT!r}")
+        parts = []
+        for part in content["parts"]:
+            files = {path: PartFile(int(file["bytes"]), str(file["sha256"])) for path, file in part["files"].items()}
+            if wrong := [path for path in files if Path(path).is_absolute() or ".." in Path(path).parts]:
+                raise ValueError(f"{wrong[0]!r} is outside of the table's folder")
+            if not all(type(rows) is int and rows > 0 for rows in part["row_groups"]):
+                raise ValueError(f"a row group of {part['name']} has no positive number of rows")
+            parts.append(Part(str(part["name"]), tuple(part["row_groups"]), files))
+        manifest = TableManifest(
+            TableSchema(**content["schema"]), content["clustered"] is True, tuple(content["weighted"]),
+            int(content["sessions"]), {name: ValueCounts(**counts) for name, counts in content["values"].items()},
+            dict(content["unique_rows"]), dict(content["encodings"]), dict(content.get("column_bytes", {})),
+            tuple(parts), str(content.get("ids", "")),
+            {str(name): int(rows) for name, rows in content.get("table_rows", {}).items()},
+        )  # fmt: skip
+        if manifest.num_rows != content["rows"]:
+            raise ValueError(f"its parts have {manifest.num_rows:,} rows, but it says {content['rows']:,}")
+        return manifest
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} is damaged ({type(error).__name__}: {error}); write the table again") from error
 
@@ -113,27 +134,3 @@ def require_files(folder: Path, manifest: TableManifest, *, hashes: bool) -> Non
             )
         if hashes and sha256_file(file) != expected.sha256:
             raise DataError(f"{file} is not the file that was written: its sha256 differs. Copy or write it again.")
-
-
-def _parse(content: Json) -> TableManifest:
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        found = content.get("format") if isinstance(content, dict) else type(content).__name__
-        raise ValueError(f"its format is {found!r}, expected {FORMAT!r}")
-    parts = []
-    for part in content["parts"]:
-        files = {path: PartFile(int(file["bytes"]), str(file["sha256"])) for path, file in part["files"].items()}
-        if wrong := [path for path in files if Path(path).is_absolute() or ".." in Path(path).parts]:
-            raise ValueError(f"{wrong[0]!r} is outside of the table's folder")
-        if not all(type(rows) is int and rows > 0 for rows in part["row_groups"]):
-            raise ValueError(f"a row group of {part['name']} has no positive number of rows")
-        parts.append(Part(str(part["name"]), tuple(part["row_groups"]), files))
-    manifest = TableManifest(
-        TableSchema(**content["schema"]), content["clustered"] is True, tuple(content["weighted"]),
-        int(content["sessions"]), {name: ValueCounts(**counts) for name, counts in content["values"].items()},
-        dict(content["unique_rows"]), dict(content["encodings"]), dict(content.get("column_bytes", {})),
-        tuple(parts), str(content.get("ids", "")),
-        {str(name): int(rows) for name, rows in content.get("table_rows", {}).items()},
-    )  # fmt: skip
-    if manifest.num_rows != content["rows"]:
-        raise ValueError(f"its parts have {manifest.num_rows:,} rows, but it says {content['rows']:,}")
-    return manifest

@@ -123,10 +123,21 @@ class FeatureTable:
         """
         pieces = list(self._pieces(begin, end, self._names(features)))
         chunk = LogChunk.cat([stored.samples.rows(first, last) for stored, first, last in pieces])
-        names = pieces[0][0].groups
-        groups = {
-            n: _join_groups([stored.groups[n].rows(first, last) for stored, first, last in pieces]) for n in names
-        }
+        groups = {}
+        for group in pieces[0][0].groups:
+            # Where a row group begins with the row that the one before ends with, it stands once.
+            parts = [stored.groups[group].rows(first, last) for stored, first, last in pieces]
+            kept, inverses, num_unique = [parts[0].features], [parts[0].inverse_B], parts[0].num_unique
+            for before, part in itertools.pairwise(parts):
+                last = before.num_unique - 1
+                ends = [Jagged.cat([before.features[name].rows(last, last + 1), rows.rows(0, 1)])
+                        for name, rows in part.features.items()]  # fmt: skip
+                again = not bool(row_changes(ends)[1])
+                inverses.append(part.inverse_B + (num_unique - again))
+                kept.append({name: rows.rows(int(again), len(rows)) for name, rows in part.features.items()})
+                num_unique += part.num_unique - again
+            joined = {name: Jagged.cat([one[name] for one in kept]) for name in parts[0].features}
+            groups[group] = DedupedGroup(joined, torch.cat(inverses))
         return chunk, groups
 
     def windows(self, row_group: int, features: Sequence[str] | None = None) -> Mapping[str, WindowedRows]:
@@ -178,18 +189,3 @@ class FeatureTable:
         if features is not None and (unknown := [name for name in features if name not in known]):
             raise ValueError(f"{self.folder} has no feature {unknown[0]}; it has {', '.join(known)}")
         return tuple(known) if features is None else tuple(features)
-
-
-def _join_groups(pieces: Sequence[DedupedGroup]) -> DedupedGroup:
-    """One group: where a row group begins with the row that the one before ends with, it stands once."""
-    kept, inverses, end = [pieces[0].features], [pieces[0].inverse_B], pieces[0].num_unique
-    for before, piece in itertools.pairwise(pieces):
-        last = before.num_unique - 1
-        ends = [Jagged.cat([before.features[name].rows(last, last + 1), rows.rows(0, 1)])
-                for name, rows in piece.features.items()]  # fmt: skip
-        again = not bool(row_changes(ends)[1])
-        inverses.append(piece.inverse_B + (end - again))
-        kept.append({name: rows.rows(int(again), len(rows)) for name, rows in piece.features.items()})
-        end += piece.num_unique - again
-    features = {name: Jagged.cat([part[name] for part in kept]) for name in pieces[0].features}
-    return DedupedGroup(features, torch.cat(inverses))

@@ -129,6 +129,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
         raise DataError(f"{path} cannot be read: {error}. Delete it to count ids again") from error
 
 
+@dataclass(slots=True)
 class IdCounts:
     """Counts of one feature's ids, exact as long as there are at most `limit` different ones.
 
@@ -136,10 +137,10 @@ class IdCounts:
     is too low by at most `missed`.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit, self.missed = limit, 0
-        self._ids: list[_Ids] = []
-        self._counts: list[_Ids] = []
+    limit: int
+    missed: int = 0
+    _ids: list[_Ids] = field(default_factory=list)
+    _counts: list[_Ids] = field(default_factory=list)
 
     def add(self, ids_N: _Ids) -> None:
         """Count ids."""

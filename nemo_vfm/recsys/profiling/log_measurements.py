@@ -4,6 +4,7 @@ Shape letters: B samples, G groups of sessions, K sums or kept ids, N ids, R row
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -69,6 +70,7 @@ class LogMeasurements:
                 np.add.at(self.counts_R[name], self.tables[name].of(feature.values_N, name).numpy(), 1)
 
 
+@dataclass(eq=False)
 class ValueSketch:
     """Keeps the `limit` ids with the smallest 64-bit hashes, and how often each came.
 
@@ -76,15 +78,12 @@ class ValueSketch:
     a share of all hashes, (K - 1) / u is an unbiased estimate of the distinct ids with a relative error of
     1 / sqrt(K - 2) (KMV: Bar-Yossef et al., RANDOM 2002; Beyer et al., SIGMOD 2007). The kept ids are a random sample
     of the distinct ones, and their counts are exact, since an id below the last threshold was below all before.
-
-    Args:
-        limit: ids at most; 16 bytes each.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit, self.exact = limit, True
-        self._hashes_K = np.empty(0, np.int64)
-        self.counts_K: NDArray[np.int64] = np.empty(0, np.int64)
+    limit: int  #: ids at most; 16 bytes each
+    exact: bool = True
+    counts_K: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    _hashes_K: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def add(self, values_N: Tensor) -> None:
         """Count these ids."""

@@ -113,6 +113,17 @@ class ProfileFigures:
         lookups = Jagged(table.of(feature.values_N, name), feature.lengths_B)
         accesses, occupied = int(counts_R.sum()), int((counts_R > 0).sum())
         kept_share = self.measured.kept.fraction / self.fraction
+        # Drift between the windows, and between random shares of the same sessions: what there is without drift. Both
+        # are of the kept sessions alone, and a share has about as many samples as its window: fewer lookups lie further
+        # apart by chance.
+        window_B = torch.bucketize(self._log.time_B, torch.tensor(self.edges[1:-1], dtype=torch.int64), right=True)
+        ends_W = torch.bincount(window_B, minlength=len(self.edges) - 1).cumsum(0) / len(window_B)
+        uniform_B = session_uniform(self._log.session_B, self.seed, "random windows")
+        shares_B = torch.bucketize(uniform_B, ends_W[:-1].double(), right=True)
+        by_time, at_random = (
+            _counts_by(one_B.repeat_interleave(lookups.lengths_B), len(ends_W), lookups.values_N, table.rows)
+            for one_B in (window_B, shares_B)
+        )
         return {
             "rows": table.rows, "hash": table.hash, "accesses": accesses,
             "before": {"distinct": ids.as_json(self.confidence), "ids_by_count": _bins(ids.counts_K)},
@@ -123,25 +134,9 @@ class ProfileFigures:
             "accesses_per_occupied_row": accesses / occupied if occupied else None,
             "icdf": icdf_interval(counts_R, lookups, self._group_B, self._all, kept_share),
             "reuse": reuse(lookups, self.batch_size, self._kept),
-            "drift": self._drift(lookups, table.rows),
+            "drift": {"accesses": by_time.sum(1).tolist(), **drift(by_time, self.hot_share),
+                      "at_random": drift(at_random, self.hot_share)},
         }  # fmt: skip
-
-    def _drift(self, lookups: Jagged, rows: int) -> dict[str, Json]:
-        """Between the windows, and between random shares of the same sessions: what there is without drift.
-
-        Both are of the kept sessions alone, and a share has about as many samples as its window: fewer lookups lie
-        further apart by chance.
-        """
-        window_B = torch.bucketize(self._log.time_B, torch.tensor(self.edges[1:-1], dtype=torch.int64), right=True)
-        ends_W = torch.bincount(window_B, minlength=len(self.edges) - 1).cumsum(0) / len(window_B)
-        uniform_B = session_uniform(self._log.session_B, self.seed, "random windows")
-        shares_B = torch.bucketize(uniform_B, ends_W[:-1].double(), right=True)
-        by_time, at_random = (
-            _counts_by(one_B.repeat_interleave(lookups.lengths_B), len(ends_W), lookups.values_N, rows)
-            for one_B in (window_B, shares_B)
-        )
-        return {"accesses": by_time.sum(1).tolist(), **drift(by_time, self.hot_share),
-                "at_random": drift(at_random, self.hot_share)}  # fmt: skip
 
 
 def unchanged_share(samples: int, sessions: int, changes: int) -> Statistic:

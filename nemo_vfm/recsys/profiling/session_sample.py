@@ -4,6 +4,7 @@ Shape letter: B samples.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -47,17 +48,14 @@ def num_values(chunk: LogChunk) -> int:
     return len(chunk) + sum(len(feature.values_N) for feature in chunk.features.values())
 
 
+@dataclass(slots=True)
 class SessionReservoir:
-    """Keeps the sessions below a threshold of their hash; where they are too many, the threshold is halved.
+    """Keeps the sessions below a threshold of their hash; where they are too many, the threshold is halved."""
 
-    Args:
-        fraction: of the sessions that it is given, the threshold at first.
-        max_values: ids and samples at most.
-    """
-
-    def __init__(self, fraction: float, max_values: int, seed: int) -> None:
-        self.fraction, self.max_values, self.seed = fraction, max_values, seed
-        self._chunks: list[LogChunk] = []
+    fraction: float  #: of the sessions that it is given, the threshold at first
+    max_values: int  #: ids and samples at most
+    seed: int
+    _chunks: list[LogChunk] = field(default_factory=list)
 
     def add(self, chunk: LogChunk) -> None:
         """Keep what is below the threshold."""

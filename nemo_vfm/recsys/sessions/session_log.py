@@ -188,7 +188,15 @@ class SessionLog:
         draws = {name: one for name, one in self._draws.items() if names is None or name in names}
         parts = []
         while begin < end:
-            window = self._window_of(begin)
+            day, place = divmod(begin, self._day_samples)
+            number, first = day * self._windows_a_day + place // self.window, place - place % self.window
+            if self._last_window is None or self._last_window.number != number:
+                self._last_window = session_window(  # the last one of a day may be smaller
+                    number, day * self._day_samples + first, min(self.window, self._day_samples - first),
+                    seed=self.seed, mean_length=self.samples_per_session, lengths=self.lengths,
+                    unchanged={name: group.unchanged for name, group in self.groups.items()},
+                )  # fmt: skip
+            window = self._last_window
             last = min(end, window.first + len(window.session_B))
             rows_B = torch.arange(begin, last) - window.first
             rows_B = window.clustered_B[rows_B] if clustered else rows_B
@@ -202,16 +210,3 @@ class SessionLog:
             parts.append(LogChunk(place_B, window.session_B[rows_B], time_B, dense, {}, ids))
             begin = last
         return LogChunk.cat(parts)
-
-    def _window_of(self, place: int) -> SessionWindow:
-        """That of a sample. The last one of a day may be smaller."""
-        day, place = divmod(place, self._day_samples)
-        in_day = place // self.window
-        number, begin = day * self._windows_a_day + in_day, in_day * self.window
-        if self._last_window is None or self._last_window.number != number:
-            self._last_window = session_window(
-                number, day * self._day_samples + begin, min(self.window, self._day_samples - begin), seed=self.seed,
-                mean_length=self.samples_per_session, lengths=self.lengths,
-                unchanged={name: group.unchanged for name, group in self.groups.items()},
-            )  # fmt: skip
-        return self._last_window

@@ -33,7 +33,7 @@ class DelimitedRows:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        cells = self._cells(name)
+        cells = self.table.column(name).combine_chunks()
         try:
             numbers = cells.cast(pa.int64())
         except pa.ArrowInvalid:
@@ -47,7 +47,7 @@ class DelimitedRows:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        cells = self._cells(name)
+        cells = self.table.column(name).combine_chunks()
         present = cells.is_valid().to_numpy(zero_copy_only=False)
         lengths = np.diff(np.frombuffer(cells.buffers()[1], np.int32, len(cells) + 1))
         if (lengths[present] != 8).any():
@@ -62,9 +62,6 @@ class DelimitedRows:
             digits = (digits << np.uint64(bits) | digits >> np.uint64(2 * bits)) & np.uint64(mask)
         ids = torch.from_numpy(digits.view(np.int64))
         return Jagged(ids, torch.from_numpy(present.astype(np.int64)))
-
-    def _cells(self, name: str) -> Any:
-        return self.table.column(name).combine_chunks()
 
 
 def parse(block: TextBlock, names: Sequence[str], delimiter: str) -> DelimitedRows:

@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import BinaryIO, TypeAlias, cast
@@ -141,13 +141,16 @@ class _Unclosed(Exception):
     """A cell goes on for too many lines."""
 
 
+@dataclass(slots=True)
 class _TextLines:
     """Lines of a file as text; those that turn out to be no record can be given back, all but the first."""
 
-    def __init__(self, file: BinaryIO, path: Path) -> None:
-        self._file, self._path = file, path
-        self._taken, self._waiting = list[bytes](), deque[bytes]()
-        self.offset = self.line = 0  #: bytes and lines of all records so far
+    _file: BinaryIO
+    _path: Path
+    offset: int = 0  #: bytes of all records so far
+    line: int = 0  #: their lines
+    _taken: list[bytes] = field(default_factory=list)
+    _waiting: deque[bytes] = field(default_factory=deque)
 
     def __iter__(self) -> "_TextLines":
         return self

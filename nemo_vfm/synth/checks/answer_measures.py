@@ -72,12 +72,6 @@ def num_placeholders(text: str) -> int:
     return len(re.findall(r"\[[^\[\]\n]+\]", text))
 
 
-def has_title(text: str) -> bool:
-    """Whether a line holds something in double angle brackets."""
-    between = [line.partition("<<")[2].rpartition(">>")[0] for line in text.splitlines()]
-    return any(found.strip("<> \t") for found in between)
-
-
 def section_numbers(text: str, marker: str) -> list[int]:
     """The numbers of lines that begin with the marker and a number."""
     found = re.findall(rf"^[^\w\n]*{re.escape(marker)}[ \t]+(\d{{1,3}})\b", text, re.MULTILINE)

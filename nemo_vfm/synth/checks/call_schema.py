@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nemo_vfm.core.optional import require
@@ -122,11 +123,12 @@ def _wrong_tool(place: str, tool: object) -> Iterator[str]:
             yield f"{place}.required: {missing!r} is required, and no property has that name"
 
 
+@dataclass(slots=True)
 class _Walk:
     """Goes through a schema with what it refers to, and finds what is not followed here."""
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
-        self._root, self._left = root, _MAX_VALUES
+    _root: Mapping[str, Any]
+    _left: int = _MAX_VALUES
 
     def mistakes(self, place: str, node: object, inside: frozenset[str] = frozenset()) -> Iterator[str]:
         """Each with its place.
@@ -148,22 +150,19 @@ class _Walk:
                 if key in _REFUSED:
                     yield f"{at}: {key} is not supported here: {_REFUSED[key]}"
                 elif key == "$ref":
-                    yield from self._reference(at, value, inside)
+                    match = re.fullmatch(r"#/(\$defs|definitions)/([\w-]+)", value) if isinstance(value, str) else None
+                    definitions = self._root.get(match[1]) if match else None
+                    if match is None or not isinstance(definitions, Mapping) or match[2] not in definitions:
+                        yield f"{at}: {_short(value)} does not lead to a schema under $defs of this one"
+                    elif match[0] in inside:
+                        yield f"{at}: {_short(value)} refers to itself, which is not supported here"
+                    else:
+                        yield from self.mistakes(at, definitions[match[2]], inside | {match[0]})
                 elif key in _NAMED and isinstance(value, Mapping):
                     for name, inner in value.items():
                         yield from self.mistakes(f"{at}.{name}", inner, inside)
                 elif key not in _DATA:
                     yield from self.mistakes(at, value, inside)
-
-    def _reference(self, place: str, reference: object, inside: frozenset[str]) -> Iterator[str]:
-        match = re.fullmatch(r"#/(\$defs|definitions)/([\w-]+)", reference) if isinstance(reference, str) else None
-        definitions = self._root.get(match[1]) if match else None
-        if match is None or not isinstance(definitions, Mapping) or match[2] not in definitions:
-            yield f"{place}: {_short(reference)} does not lead to a schema under $defs of this one"
-        elif match[0] in inside:
-            yield f"{place}: {_short(reference)} refers to itself, which is not supported here"
-        else:
-            yield from self.mistakes(place, definitions[match[2]], inside | {match[0]})
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

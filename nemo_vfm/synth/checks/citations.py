@@ -49,19 +49,17 @@ def missing_quotations(answer: str, document: str, min_words: int = 1) -> list[s
     """
     text = _normal(document)
     quoted = quotations(answer, min_words)
-    stands = {one: _stands(one, text) for one in dict.fromkeys(quoted)}
+    stands = {}
+    for one in dict.fromkeys(quoted):
+        parts = [part for part in (_normal(part).strip(_EDGE) for part in _ELLIPSIS.split(one)) if part]
+        begin, stands[one] = 0, bool(parts)
+        for part in parts:
+            # As whole words: no letter or digit stands right before or after.
+            if (found := re.compile(rf"(?<!\w){re.escape(part)}(?!\w)").search(text, begin)) is None:
+                stands[one] = False
+                break
+            begin = found.end()
     return [one for one in quoted if not stands[one]]
-
-
-def _stands(quoted: str, text: str) -> bool:
-    parts = [part for part in (_normal(part).strip(_EDGE) for part in _ELLIPSIS.split(quoted)) if part]
-    begin = 0
-    for part in parts:
-        # As whole words: no letter or digit stands right before or after.
-        if (found := re.compile(rf"(?<!\w){re.escape(part)}(?!\w)").search(text, begin)) is None:
-            return False
-        begin = found.end()
-    return bool(parts)
 
 
 def _normal(text: str) -> str:

@@ -235,11 +235,13 @@ def split_number(text: str) -> NumberWithUnit | None:
     return NumberWithUnit(number, text[reader.at :].strip())
 
 
+@dataclass(slots=True)
 class _NumberReader:
     """Reads by recursive descent: sums of products of powers."""
 
-    def __init__(self, text: str) -> None:
-        self.text, self.at, self._depth = text, 0, 0
+    text: str
+    at: int = 0
+    _depth: int = 0
 
     def sum(self) -> Number:
         value = self._product()
@@ -260,21 +262,17 @@ class _NumberReader:
                 return value
 
     def _signed_number(self) -> Number:
-        sign = self._one_of("+-")
-        value = self._power()
+        sign, value = self._one_of("+-"), self._atom()
+        if self._one_of("^"):
+            exponent = self._group() if self._next() == "{" else self._signed_number()
+            if isinstance(value, Fraction) and isinstance(exponent, Fraction) and exponent.denominator == 1:
+                bits = value.numerator.bit_length() + value.denominator.bit_length()
+                if bits * abs(exponent.numerator) > _MAX_BITS:
+                    raise ValueError
+                value = value**exponent.numerator
+            else:
+                value = _real(float(value) ** float(exponent))
         return -value if sign == "-" else value
-
-    def _power(self) -> Number:
-        base = self._atom()
-        if not self._one_of("^"):
-            return base
-        exponent = self._group() if self._next() == "{" else self._signed_number()
-        if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent.denominator == 1:
-            bits = base.numerator.bit_length() + base.denominator.bit_length()
-            if bits * abs(exponent.numerator) > _MAX_BITS:
-                raise ValueError
-            return base**exponent.numerator
-        return _real(float(base) ** float(exponent))
 
     def _atom(self) -> Number:
         self._depth += 1

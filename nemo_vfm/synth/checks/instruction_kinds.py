@@ -116,10 +116,6 @@ def _avoidable_words(rng: Random, words: Sequence[str], prompt: str) -> dict[str
     return {"words": rng.sample(free, min(rng.randint(2, 4), len(free)))}
 
 
-def _letter(letters: str, low: int, high: int) -> Callable[[Random, Sequence[str], str], dict[str, Any]]:
-    return lambda rng, words, prompt: {"letter": rng.choice(letters), "count": rng.randint(low, high)}
-
-
 def _two_parts(answer: str, values: Values) -> bool:
     parts = [part.strip() for part in answer.split("******")]
     parts = parts[int(not parts[0]) : len(parts) - int(len(parts) > 1 and not parts[-1])]
@@ -192,13 +188,13 @@ KINDS: dict[str, Kind] = {
         fixed=lambda v: [v["word"]] * v["count"],
     ),
     "min_letters": Kind(
-        _letter(_FREQUENT, 5, 20),
+        lambda rng, words, prompt: {"letter": rng.choice(_FREQUENT), "count": rng.randint(5, 20)},
         ("The letter {letter} must occur at least {count} times.",
          "Use the letter {letter} no fewer than {count} times."),
         lambda a, v: a.lower().count(v["letter"].lower()) >= v["count"],
     ),
     "max_letters": Kind(
-        _letter(_RARE, 4, 9),
+        lambda rng, words, prompt: {"letter": rng.choice(_RARE), "count": rng.randint(4, 9)},
         ("The letter {letter} may occur at most {count} times.", "Use the letter {letter} {count} times or less."),
         lambda a, v: a.lower().count(v["letter"].lower()) <= v["count"],
         frozenset({"repeat_prompt"}),
@@ -220,7 +216,7 @@ KINDS: dict[str, Kind] = {
         lambda rng, words, prompt: {},
         ("Give it a title in double angle brackets, like <<this>>.",
          "It needs a title, which stands between << and >>."),
-        lambda a, v: measure.has_title(a),
+        lambda a, v: any(line.partition("<<")[2].rpartition(">>")[0].strip("<> \t") for line in a.splitlines()),
     ),
     "highlights": Kind(
         _count(2, 4),

@@ -82,16 +82,8 @@ def refuse_calls(threads: bool) -> bool:
     """
     if (machine := _MACHINES.get(os.uname().machine)) is None:
         return False
-    steps = _steps(*machine, threads, os.getpid())
-    code = b"".join(struct.pack("HBBI", *step) for step in steps)
-    libc = ctypes.CDLL(None)
-    libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    failed: int = libc.prctl(_SET_SECCOMP, _MODE_FILTER, ctypes.byref(_BpfProgram(len(steps), code)), 0, 0)
-    return failed == 0
-
-
-def _steps(column: int, architecture: int, threads: bool, own: int) -> list[_Step]:
-    """The filter: (operation, steps to skip if true, if false, operand) each. Jumps lead forward by at most 255."""
+    column, architecture = machine
+    # The filter: (operation, steps to skip if true, if false, operand) each. Jumps lead forward by at most 255.
     steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), _return(_KILL), (_LOAD, 0, 0, _NUMBER)]
     steps += [(_AT_LEAST, 0, 1, _FIRST_UNKNOWN), _return(_NO_SUCH_CALL)]  # those of x32 are above it too
     steps += [(_EQUAL, 0, 1, _CLONE3), _return(_NO_SUCH_CALL)]  # its flags cannot be read here; libc then takes clone
@@ -99,13 +91,18 @@ def _steps(column: int, architecture: int, threads: bool, own: int) -> list[_Ste
         if (number := numbers[column]) is not None:
             steps += [(_EQUAL, 0, 1, number), _return(_NOT_PERMITTED)]
     for name, pair in _OWN_PROCESS.items():
-        allowed = [own, 0] if name == "prlimit64" else [own]
+        allowed = [os.getpid(), 0] if name == "prlimit64" else [os.getpid()]
         steps += _when(pair[column], _FIRST, [(_EQUAL, one) for one in allowed], _ALLOW, _NOT_PERMITTED)
     steps += _when(_FCNTL[column], _SECOND, [(_EQUAL, one) for one in _SENDING], _NOT_PERMITTED, _ALLOW)
     steps += _when(_IOCTL[column], _SECOND, [(_EQUAL, one) for one in _HARMLESS], _ALLOW, _NOT_PERMITTED)
     cloned = _ALLOW if threads else _NOT_PERMITTED
     steps += _when(_CLONE[column], _FIRST, [(_ANY_BIT, _CLONE_THREAD)], cloned, _NOT_PERMITTED)
-    return [*steps, _return(_ALLOW)]
+    steps.append(_return(_ALLOW))
+    code = b"".join(struct.pack("HBBI", *step) for step in steps)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    failed: int = libc.prctl(_SET_SECCOMP, _MODE_FILTER, ctypes.byref(_BpfProgram(len(steps), code)), 0, 0)
+    return failed == 0
 
 
 def _when(number: int, place: int, tests: list[tuple[int, int]], then: int, otherwise: int) -> list[_Step]:

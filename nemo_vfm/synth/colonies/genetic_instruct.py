@@ -112,7 +112,19 @@ class GeneticInstruct:
         for generation in range(self.generations):
             broods = [colony.offspring(generation) for colony in colonies]
             born = [one for brood in broods for one in brood]
-            yield from _new_tasks(born, known)
+            answers = yield [one.birth for one in born]
+            for one, answer in zip(born, answers, strict=True):
+                try:
+                    one.task = _LABEL.sub("", record_answer(one, answer).strip()).strip()
+                except RowFailed as error:
+                    one.end = str(error)
+                    continue
+                if not one.task:
+                    one.end = "the model wrote no task"
+                elif (task := normalize(one.task)) in known:  # dropped at once: it would be solved and judged alike
+                    one.end = DroppedRow("a repeat of an earlier task")
+                else:
+                    known.add(task)
             yield from fitness(born, self.min_score, self.min_tests)
             for colony, brood in zip(colonies, broods, strict=True):
                 colony.admit(brood)
@@ -125,23 +137,6 @@ class GeneticInstruct:
             fit[place].end = DroppedRow("nearly an earlier task")
         # Everything about them was asked when they were born.
         return (ended_row(one.end or "its generation did not end") for one in every)
-
-
-def _new_tasks(offspring: Sequence[Offspring], known: set[str]) -> Program[None]:
-    """Their tasks. One that any colony had is dropped at once: it would be solved and judged alike."""
-    answers = yield [one.birth for one in offspring]
-    for one, answer in zip(offspring, answers, strict=True):
-        try:
-            one.task = _LABEL.sub("", record_answer(one, answer).strip()).strip()
-        except RowFailed as error:
-            one.end = str(error)
-            continue
-        if not one.task:
-            one.end = "the model wrote no task"
-        elif (task := normalize(one.task)) in known:
-            one.end = DroppedRow("a repeat of an earlier task")
-        else:
-            known.add(task)
 
 
 def fitness(offspring: Sequence[Offspring], min_score: float, min_tests: int) -> Program[None]:

@@ -35,21 +35,10 @@ def _distractor(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) 
     return question if draw.share() < _WRONG else f"{_AWAY}{question[0].lower()}{question[1:]}"
 
 
-def _answer_to_distractor(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
-    if draw.share() < _WRONG:
-        return f"{draw.sentence()} {draw.sentence()}"
-    return f"{_STAY} what I am here for. {draw.question()}"
-
-
 def _yes_where(pattern: str) -> _Made:
     """Yes where the prompt has a match: the judge errs never."""
     sought = re.compile(pattern, re.DOTALL)
     return lambda found, messages, draw: "Yes." if sought.search(found.string) else "No."
-
-
-def _yes_but_for(share: float) -> _Made:
-    """No so often, whatever the prompt says."""
-    return lambda found, messages, draw: "No." if draw.share() < share else "Yes."
 
 
 def _quotations(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
@@ -82,7 +71,10 @@ FORMS = (
         ),
     ),
     AnswerForm(re.compile(r"Write the reply of the assistant"), _refusal),
-    AnswerForm(re.compile(r"Is it impossible for this assistant"), _yes_but_for(_WRONG)),
+    AnswerForm(
+        re.compile(r"Is it impossible for this assistant"),
+        lambda found, messages, draw: "No." if draw.share() < _WRONG else "Yes.",
+    ),
     AnswerForm(re.compile(r"say that the assistant cannot do this, without"), _yes_where(f"<reply>\n.*{_CANNOT}")),
     AnswerForm(re.compile(r"does it offer help that words can give"), _yes_where(f"<reply>\n.*{_OFFER}")),
     AnswerForm(
@@ -97,12 +89,22 @@ FORMS = (
     ),
     AnswerForm(re.compile(r"Stay with the purpose of the assistant"), lambda found, messages, draw: draw.question()),
     AnswerForm(re.compile(r"you lead away from the purpose"), _distractor),
-    AnswerForm(re.compile(rf"\A{_AWAY}"), _answer_to_distractor),
+    AnswerForm(
+        re.compile(rf"\A{_AWAY}"),
+        lambda found, messages, draw: (
+            f"{draw.sentence()} {draw.sentence()}"
+            if draw.share() < _WRONG
+            else f"{_STAY} what I am here for. {draw.question()}"
+        ),
+    ),
     AnswerForm(
         re.compile(r"message of the user outside of the purpose"), _yes_where(rf"\[user\]\n{_AWAY}[^\n]*\n</conv")
     ),
     AnswerForm(re.compile(r"leave the matter of the last message aside"), _yes_where(f"<answer>\n{_STAY}")),
-    AnswerForm(re.compile(r"what the instructions ask for at this point"), _yes_but_for(_WRONG / 2)),
+    AnswerForm(
+        re.compile(r"what the instructions ask for at this point"),
+        lambda found, messages, draw: "No." if draw.share() < _WRONG / 2 else "Yes.",
+    ),
     AnswerForm(
         re.compile(r"say safe, and nothing else"),
         lambda found, _, draw: f"unsafe\nS{1 + draw.number(9)}" if draw.share() < _WRONG else "safe",

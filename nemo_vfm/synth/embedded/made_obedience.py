@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import product
 from typing import Any
 
 from nemo_vfm.core.types.json_value import Json
@@ -25,31 +26,24 @@ _Asked = Mapping[str, Mapping[str, Any]]
 def _obedient(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str | None:
     """An answer that obeys what any turn of the user asks; None where none asks anything."""
     turns = [str(message["content"]) for message in messages if message["role"] == "user"]
-    asked = {kind: values for turn in turns for kind, values in _requested_values(turn).items()}
+    asked: dict[str, dict[str, Any]] = {}  # of each kind that a turn asks for the values
+    for turn, (kind, patterns) in product(turns, _patterns().items()):
+        for match in filter(None, (pattern.search(turn) for pattern in patterns)):
+            values = match.groupdict() | ({"prompt": turn.split("\n")[0]} if kind == "repeat_prompt" else {})
+            asked[kind] = dict(values)
+            for name, text in values.items():
+                if name in ("count", "place"):
+                    asked[kind][name] = int(text)
+                elif name in ("words", "options"):
+                    asked[kind][name] = [item.strip('"') for item in re.findall(_QUOTED, text)]
+                elif name not in ("marker", "prompt"):
+                    asked[kind][name] = text.strip('"')
     if not asked:
         return None
     if draw.share() < _DISOBEYED:
         return f"{draw.sentence()} {draw.sentence()}"
     missing = asked.get("min_words", {"count": 0})["count"] - len(words(_answer(asked, _CLAUSE_WORDS, draw)))
     return _answer(asked, _CLAUSE_WORDS + max(0, missing), draw)
-
-
-def _requested_values(turn: str) -> dict[str, dict[str, Any]]:
-    """The values of each kind that a turn asks for."""
-    found: dict[str, dict[str, Any]] = {}
-    for kind, patterns in _patterns().items():
-        for pattern in patterns:
-            if match := pattern.search(turn):
-                values = match.groupdict() | ({"prompt": turn.split("\n")[0]} if kind == "repeat_prompt" else {})
-                found[kind] = dict(values)
-                for name, text in values.items():
-                    if name in ("count", "place"):
-                        found[kind][name] = int(text)
-                    elif name in ("words", "options"):
-                        found[kind][name] = [item.strip('"') for item in re.findall(_QUOTED, text)]
-                    elif name not in ("marker", "prompt"):
-                        found[kind][name] = text.strip('"')
-    return found
 
 
 @cache

@@ -14,11 +14,12 @@ _KINDS = ("old", "small", "quiet", "northern", "wooden", "modern", "shared", "hi
 _DEEDS = ("change", "shape", "support", "limit", "explain", "outlast", "follow", "need")
 
 
+@dataclass(slots=True)
 class WordDraw:
     """Choices that follow from a text: the same text, the same choices in the same order."""
 
-    def __init__(self, text: str) -> None:
-        self._text, self._count = text, 0
+    _text: str
+    _count: int = 0
 
     def number(self, below: int) -> int:
         """From 0."""

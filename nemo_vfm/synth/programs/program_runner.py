@@ -68,17 +68,16 @@ class _Running:
     noted: list[dict[str, str]] = field(default_factory=list)
 
 
+@dataclass(slots=True)
 class ProgramRunner:
-    """Runs programs.
+    """Runs programs."""
 
-    `uses` counts answers by role, and `failures` questions without one by role and reason.
-    """
-
-    def __init__(self, asker: Asker | BatchAsker, prompts: Mapping[str, Prompt], seed: int = 0) -> None:
-        self._asker, self._prompts, self._seed = asker, prompts, seed
-        self.uses: dict[str, Use] = {}
-        self.failures: dict[str, Counter[str]] = {}
-        self._paid: set[str] = set()
+    _asker: Asker | BatchAsker
+    _prompts: Mapping[str, Prompt]
+    _seed: int = 0
+    uses: dict[str, Use] = field(default_factory=dict)  #: of answers, by role
+    failures: dict[str, Counter[str]] = field(default_factory=dict)  #: questions without an answer, by role and reason
+    _paid: set[str] = field(default_factory=set)
 
     def failed(self) -> Counter[str]:
         """Questions without an answer, by reason."""
@@ -112,10 +111,11 @@ class ProgramRunner:
         """
         rules = [one.opened() for one in filters if isinstance(one, OrderedFilter)]
 
-        def decided(draft: Draft) -> Draft | DroppedRow:
-            return next((DroppedRow(broken) for rule in rules if (broken := rule(draft))), draft)
-
-        yield from self._all((apply_filters(one, filters) for one in candidates), wanted, decided)
+        yield from self._all(
+            (apply_filters(one, filters) for one in candidates),
+            wanted,
+            lambda draft: next((DroppedRow(broken) for rule in rules if (broken := rule(draft))), draft),
+        )
 
     def _all(
         self, programs: Iterator[Program[Any]], wanted: int, decide: Callable[[Any], Any]
