@@ -67,19 +67,17 @@ class UniPC(FixedSteps):
         now, others = seen[0], seen[1:] + ([ahead] if ahead is not None else [])
         result = exponential_step(x, sigma, following, now.clean)
         h = log_ratio(denoise, following) - now.at
-        for weight, other in zip(self._weights(h, [other.at - now.at for other in others]), others, strict=True):
-            result = result + denoise.scale(following) * weight * (other.clean - now.clean)
-        return result
-
-    def _weights(self, h: float, distances: list[float]) -> list[float]:
-        """What the difference of each other estimate from the newest counts, so that polynomials come out exactly."""
+        # What the difference of each other estimate from the newest counts, so that polynomials come out exactly.
+        distances, weights = [other.at - now.at for other in others], list[float]()
         if len(distances) == 1:  # the paper's choice, which does not solve for the weight
             width = h if self.variant == "b1" else -math.expm1(-h)
-            return [width / 2 * h / distances[0]]
-        powers = [[(distance / h) ** k for distance in distances] for k in range(1, len(distances) + 1)]
-        wanted = [h * math.factorial(k) * phi(k + 1, h) for k in range(1, len(distances) + 1)]
-        if not distances:
-            return []
-        powers_DD, wanted_D = (torch.tensor(numbers, dtype=torch.float64) for numbers in (powers, wanted))
-        solution: list[float] = torch.linalg.solve(powers_DD, wanted_D).tolist()
-        return solution
+            weights = [width / 2 * h / distances[0]]
+        elif distances:
+            orders = range(1, len(distances) + 1)
+            powers = [[(distance / h) ** k for distance in distances] for k in orders]
+            wanted = [h * math.factorial(k) * phi(k + 1, h) for k in orders]
+            powers_DD, wanted_D = (torch.tensor(numbers, dtype=torch.float64) for numbers in (powers, wanted))
+            weights = torch.linalg.solve(powers_DD, wanted_D).tolist()
+        for weight, other in zip(weights, others, strict=True):
+            result = result + denoise.scale(following) * weight * (other.clean - now.clean)
+        return result

@@ -14,7 +14,7 @@ attention W width, H heads, D head dimension.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -508,6 +508,11 @@ class DiT(nn.Module):
         if self.position_embedding is not None:  # once for all samples of one shape
             own = tokens if "sizes_N3" in inputs else math.prod(grids[0])
             positions = 2.0 * own * d * self.position_embedding.proj.in_features
+        within: dict[tuple[str, str], Op] = {}  # attention of all grids together, in the order of the first
+        for grid in grids:
+            for op in self._attention_ops(2.0 * math.prod(grid) * d, grid):
+                before = within.get((op.kind, op.name), replace(op, flops=0.0, bytes=0.0))
+                within[op.kind, op.name] = replace(op, flops=before.flops + op.flops, bytes=before.bytes + op.bytes)
         return [
             Op("linear", positions + video * patches_dim, "patch embedding and output"),
             Op(
@@ -516,7 +521,7 @@ class DiT(nn.Module):
                 "conditioning and modulation",
             ),
             *([Op("linear", 2.0 * batch * text_tokens * projected, "text projection")] if projected else []),
-            *_sum_by_name(op for grid in grids for op in self._attention_ops(2.0 * math.prod(grid) * d, grid)),
+            *within.values(),
             Op("linear", self.depth * (video * 2 * d + text_kv), "cross-attention projections"),
             Op("attention", self.depth * 2 * video * text_tokens, "cross-attention"),
             Op("linear", self.depth * video * 2 * self.mlp_hidden, "perceptron"),
@@ -536,17 +541,6 @@ class DiT(nn.Module):
             return 2 * self.noise_embedding.num_frequencies + d + 3 * self.parts * d * self.depth + 2 * d
         assert self.modulation_rank is not None
         return d + 3 * d + self.modulation_rank * (4 * self.parts * self.depth + 3)
-
-
-def _sum_by_name(ops: Iterable[Op]) -> list[Op]:
-    """Those of one kind and name together, in the order in which they first come."""
-    found: dict[tuple[str, str], Op] = {}
-    for op in ops:
-        before = found.get((op.kind, op.name))
-        if before is not None:
-            op = replace(op, flops=before.flops + op.flops, bytes=before.bytes + op.bytes)
-        found[op.kind, op.name] = op
-    return list(found.values())
 
 
 def _require_sizes(

@@ -30,7 +30,8 @@ from nemo_vfm.models.blocks.text.experts import GATES, Activation, Experts, Rout
 from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import TextRope
 from nemo_vfm.parallel.layers.linear import Linear
-from nemo_vfm.parallel.layers.parallel_attention import gather_causal, split_causal
+from nemo_vfm.parallel.layers.parallel_attention import split_causal
+from nemo_vfm.parallel.layers.token_layout import gather_tokens
 from nemo_vfm.parallel.layers.vocab_parallel_loss import token_losses
 from nemo_vfm.parallel.plan.sharding_spec import ShardingSpec
 
@@ -177,7 +178,8 @@ class GPT(nn.Module):
         if context.routes is not None and self.sizes.experts is not None:
             added = self.sizes.experts.balance * context.routes.imbalance()
             losses = losses + added * (labels.flatten() != IGNORED)  # so their mean grows by as much
-        return gather_causal(losses.view(scores.shape[:2]), 1).view(labels_BS.shape).clone()  # FSDP wants no view
+        losses = gather_tokens(losses.view(scores.shape[:2]), 1, causal=True)
+        return losses.view(labels_BS.shape).clone()  # FSDP wants no view
 
     def cache(self, begins_B: Tensor, most: int, dtype: torch.dtype) -> KeyValues:
         """Room for the keys and values of a generation."""

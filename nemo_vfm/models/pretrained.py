@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_file, sha256_text
-from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.json_value import Json, each_key_once
 from nemo_vfm.models.hub.hub_names import RECORD, get_hint
 
 #: The index of a pipeline of diffusers.
@@ -41,7 +41,7 @@ def read_mapping(path: Path) -> dict[str, Json]:
     try:
         if path.stat().st_size > _MAX_JSON_BYTES:
             raise ValueError("it is far too long")
-        found = json.loads(path.read_bytes(), object_pairs_hook=_once)
+        found = json.loads(path.read_bytes(), object_pairs_hook=each_key_once)
         if not isinstance(found, dict):
             raise ValueError("it is not a mapping")
     except (OSError, ValueError, RecursionError) as error:
@@ -88,11 +88,3 @@ def _sha256(file: Path) -> str:
 @lru_cache(maxsize=4096)
 def _hash(path: Path, size: int, mtime_ns: int) -> str:
     return sha256_file(path)
-
-
-def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(key for key in found if sum(key == other for other, _ in pairs) > 1)
-        raise ValueError(f"it has {twice[:80]!r} twice")
-    return found

@@ -64,7 +64,9 @@ class Scorer(nn.Module):
             # Layer by layer in the order of the numbers in their names: other people's heads name theirs otherwise.
             linears = [layer for layer in self.head if isinstance(layer, nn.Linear)]
             wanted = [getattr(layer, what) for layer in linears for what in ("weight", "bias")]
-            given = [stored[name] for name in sorted(stored, key=_place)]
+            order = {name: ([int(part) for part in name.split(".") if part.isdigit()], name.endswith("bias"))
+                     for name in stored}  # fmt: skip
+            given = [stored[name] for name in sorted(stored, key=order.__getitem__)]
             shapes = [tuple(tensor.shape) for tensor in given], [tuple(parameter.shape) for parameter in wanted]
             if shapes[0] != shapes[1]:
                 raise DataError(f"the head {head} has tensors of shapes {shapes[0]}, this one of {shapes[1]}; set "
@@ -92,8 +94,3 @@ class Scorer(nn.Module):
     def is_whole(self) -> bool:
         """Whether all weights it was made with came from files; a head that is drawn says nothing before training."""
         return self._is_whole
-
-
-def _place(name: str) -> tuple[list[int], int]:
-    """Where a tensor belongs: by the numbers in its name, and weights before biases."""
-    return [int(part) for part in name.split(".") if part.isdigit()], int(name.endswith("bias"))

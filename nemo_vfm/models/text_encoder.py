@@ -58,10 +58,19 @@ class HashedNgrams:
         mask_BL = torch.zeros(len(captions), self.max_tokens, dtype=torch.bool)
         for row, caption in enumerate(captions):
             words = _WORD.findall(caption.lower())[: self.max_tokens] or [_EMPTY]
-            before = ["", *words[:-1]]
-            tokens = torch.stack([self._vector(word, previous) for word, previous in zip(words, before, strict=True)])
-            text_BLD[row, : len(tokens)] = tokens
-            mask_BL[row, : len(tokens)] = True
+            for place, (word, previous) in enumerate(zip(words, ["", *words[:-1]], strict=True)):
+                framed = f"<{word}>"
+                groups = [framed[i : i + self.ngram] for i in range(max(len(framed) - self.ngram + 1, 1))]
+                # Independent signs add in squares: a share of the squared weight.
+                each = self.ngram_weight / len(groups) ** 0.5
+                features = [(f"word:{word}", 1.0), *((f"ngram:{group}", each) for group in groups)]
+                if previous:
+                    features.append((f"before:{previous}", self.context_weight))
+                vector = torch.zeros(self.dim)
+                for feature, weight in features:
+                    vector += weight * _signs(feature, self.dim)
+                text_BLD[row, place] = vector / vector.square().sum().sqrt()
+            mask_BL[row, : len(words)] = True
         return text_BLD, mask_BL
 
     def num_cut(self, captions: Sequence[str]) -> int:
@@ -77,18 +86,6 @@ class HashedNgrams:
             f"hashed-ngrams/1 dim={self.dim} tokens={self.max_tokens} ngram={self.ngram} "
             f"ngram_weight={self.ngram_weight!r} context_weight={self.context_weight!r}"
         )
-
-    def _vector(self, word: str, previous: str) -> Tensor:
-        framed = f"<{word}>"
-        groups = [framed[i : i + self.ngram] for i in range(max(len(framed) - self.ngram + 1, 1))]
-        each = self.ngram_weight / len(groups) ** 0.5  # independent signs add in squares: a share of the squared weight
-        features = [(f"word:{word}", 1.0), *((f"ngram:{group}", each) for group in groups)]
-        if previous:
-            features.append((f"before:{previous}", self.context_weight))
-        vector = torch.zeros(self.dim)
-        for feature, weight in features:
-            vector += weight * _signs(feature, self.dim)
-        return vector / vector.square().sum().sqrt()
 
 
 def warn_of_cut(count: int, max_tokens: int) -> None:

@@ -265,7 +265,9 @@ class TransformersTextEncoder:
         mask_BT = torch.ones_like(mask_BT) if self.reads_padding else mask_BT
         with torch.inference_mode():
             states = tower.states(ids_BT.to(device()), mask_BT.to(device()), layers, self.final_norm)
-            text_BTD = torch.cat([_standardise(state) if self.normalize else state for state in states], 2)
+            if self.normalize:
+                states = [(x - x.mean(2, keepdim=True)) / (x.std(2, keepdim=True) + 1e-8) for x in states]
+            text_BTD = torch.cat(list(states), 2)
         text_BTD, mask_BT = text_BTD[:, self.drop_tokens :], mask_BT[:, self.drop_tokens :].to(device())
         if self.pooling == "none":
             kept = min(text_BTD.shape[1], self.max_tokens)
@@ -318,7 +320,3 @@ class TransformersTextEncoder:
         taken = f"layers={self.layers} norm={self.final_norm} normalize={self.normalize} pooling={self.pooling}"
         words = "" if self.tokenizer == self.folder else f" tokenizer={tokenizer_fingerprint(self.tokenizer)}"
         return f"transformers-text/1 {fingerprint_of(self.folder)}{words} {read} {taken} {dtype}"
-
-
-def _standardise(state_BTD: Tensor) -> Tensor:
-    return (state_BTD - state_BTD.mean(2, keepdim=True)) / (state_BTD.std(2, keepdim=True) + 1e-8)

@@ -118,8 +118,14 @@ class EngineLimits:
         if why := self._once(("data", at.data), lambda: require_divisible(
             self.subject.model, ParallelPlan(shard=at.data))):  # fmt: skip
             return RefusedLayout("samples", at.data, why)
-        if why := self._samples(at.data):
-            return RefusedLayout("samples", at.data, why)
+
+        def divide() -> None:
+            for batch in (self.subject.batch, *self.subject.others):
+                require_even(batch, at.data)
+
+        if self._once(("samples", at.data), divide):
+            return RefusedLayout("samples", at.data, f"a global batch of {self.subject.batch} samples cannot be "
+                                 f"divided by {at.data} data ranks (replicate x shard)")  # fmt: skip
         own = self.subject.batch // at.data
         if at.pipeline > 1 and (why := self._once(("enough", at.pipeline, own), lambda: ParallelPlan(
             pipeline=at.pipeline, microbatches=own))):  # fmt: skip
@@ -197,16 +203,6 @@ class EngineLimits:
         if self.subject.frames is not None:
             require_frames(self.subject.frames, context, tensor)
             places_of(self.subject.tokens // context, self.subject.frames, context)
-
-    def _samples(self, data: int) -> str:
-        def check() -> None:
-            for batch in (self.subject.batch, *self.subject.others):
-                require_even(batch, data)
-
-        said = self._once(("samples", data), check)
-        return said and (
-            f"a global batch of {self.subject.batch} samples cannot be divided by {data} data ranks (replicate x shard)"
-        )
 
     def _once(self, key: tuple[object, ...], check: Callable[[], object]) -> str:
         """What a check objects to, asked once; empty where it does not."""

@@ -128,7 +128,7 @@ class Planner:
         fp32 = question.precision == "fp32"
         self.clock = Clock(question.work, question.machine, fp32=fp32, fp8=question.fp8)
         self._memories: dict[tuple[object, ...], Memory] = {}
-        self._layouts: dict[tuple[int, int, int, int], tuple[list[_TriedLayout], _TriedLayout]] = {}
+        self._layouts: dict[tuple[int, int, int, int], list[_TriedLayout]] = {}
 
     def answer(self, gpus: int) -> PlanResult:
         """Look at every layout.
@@ -193,7 +193,15 @@ class Planner:
         None where some fit and none takes less than `limit`: then a quicker one of its family is known.
         What is found not to fit goes into `full`, and does not fit with fewer ranks to share weights either.
         """
-        tried, least = self._try_sharings(at)
+        key = at.pipeline, at.data, at.context, at.tensor
+        if key not in self._layouts:  # of these degrees, however data ranks share weights
+            self._layouts[key] = [
+                _TriedLayout(self.clock.timed(plan, rows, recompute=again), rows, again)
+                for plan, rows in plans(self.allowed, at, self.clock.block_s)
+                for again in (False, True)
+            ]
+        tried = self._layouts[key]
+        least = min(tried, key=lambda one: (one.rows, one.timed.plan.virtual, not one.recompute))
         smallest = self._as_choice(at, least)
         if not self.question.fits(smallest.memory):
             return smallest
@@ -210,21 +218,6 @@ class Planner:
                 return made
             full[kind] = one.rows
         return smallest if smallest.time.total < limit else None
-
-    def _try_sharings(self, at: Degrees) -> "tuple[list[_TriedLayout], _TriedLayout]":
-        """Every layout of these degrees however data ranks share weights, and the one of them that needs least."""
-        key = at.pipeline, at.data, at.context, at.tensor
-        if key not in self._layouts:
-            found = [
-                _TriedLayout(self.clock.timed(plan, rows, recompute=again), rows, again)
-                for plan, rows in plans(self.allowed, at, self.clock.block_s)
-                for again in (False, True)
-            ]
-            self._layouts[key] = (
-                found,
-                min(found, key=lambda one: (one.rows, one.timed.plan.virtual, not one.recompute)),
-            )
-        return self._layouts[key]
 
     def _as_choice(self, at: Degrees, one: "_TriedLayout") -> LayoutChoice:
         """With weights shared as these degrees have it."""

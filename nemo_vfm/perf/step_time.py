@@ -181,7 +181,15 @@ class Clock:
     def _block(self, plan: ParallelPlan, rows: int, recompute: bool) -> _BlockTime:
         key = (plan.tensor, plan.sequence, plan.context, plan.attention, plan.ulysses, rows, recompute)
         if key not in self._blocks:
-            linears, attention, moved = self._linears(plan, rows), 0.0, self._elementwise_bytes(plan, rows)
+            linears, attention, outer, inner = self._linears(plan, rows), 0.0, 0.0, 0.0
+            # What norms, activations and the like read and write: beside the linears' split sides a part, else all.
+            for product in self.work.products:
+                if product.split in ("row", "column"):
+                    narrow, wide = (product.inputs, product.outputs)[:: 1 if product.split == "column" else -1]
+                    outer, inner = outer + narrow, inner + wide
+            numbers = inner / plan.tensor + outer / (plan.tensor if plan.sequence else 1)
+            numbers *= rows * self.work.tokens / plan.context
+            moved = self.machine.kernels.passes * numbers * self.itemsize / self.machine.gpu.bytes_per_s
             # Context ranks that exchange heads do not pass keys on.
             exchanging = {"ulysses": plan.context, "ring_ulysses": plan.ulysses}.get(plan.attention, 1)
             ring = max(1, plan.context // exchanging)
@@ -236,17 +244,6 @@ class Clock:
             if product.split in ("row", "column"):
                 parts = {product.split: plan.tensor}  # the side that tensor ranks share
                 yield product.inputs / parts.get("row", 1), product.outputs / parts.get("column", 1)
-
-    def _elementwise_bytes(self, plan: ParallelPlan, rows: int) -> float:
-        """What norms, activations and the like read and write: beside the linears' split sides a part, else all."""
-        outer, inner = 0.0, 0.0
-        for product in self.work.products:
-            if product.split in ("row", "column"):
-                narrow, wide = (product.inputs, product.outputs)[:: 1 if product.split == "column" else -1]
-                outer, inner = outer + narrow, inner + wide
-        numbers = inner / plan.tensor + outer / (plan.tensor if plan.sequence else 1)
-        here = rows * self.work.tokens / plan.context
-        return self.machine.kernels.passes * (numbers * here) * self.itemsize / self.machine.gpu.bytes_per_s
 
     def _ends(self, plan: ParallelPlan, rows: int, place: int) -> float:
         """What the first or last stage does besides its blocks, forward and backward."""

@@ -13,7 +13,17 @@ Address = tuple[str, ...]
 
 def require_even(data: TrainingData, plan: ParallelPlan, phases: Sequence[PhaseSpan]) -> None:
     """Refuse what no rank could start with; every number is known from the recipe."""
-    wrong = [*_batches(data, plan, phases)]
+    sizes = data.batch_sizes() if isinstance(data, HasBatchSizes) else {}
+    wrong: list[tuple[Address, str]] = []
+    if not phases:
+        wrong += [(("data", *name.split(".")), text) for name, text in _uneven(sizes, plan)]
+    for phase in phases:
+        place = ("loop", "phases", phase.name)
+        if (size := phase.phase.batch_size) is None:
+            wrong += [(place, f"phase {phase.name}: {text}") for _, text in _uneven(sizes, phase.plan)]
+        else:
+            own = {f"batch_size of phase {phase.name}": size}
+            wrong += [((*place, "batch_size"), text) for _, text in _uneven(own, phase.plan)]
     if isinstance(data, ResumablePhases):
         plans = dict.fromkeys(phase.plan for phase in phases) or [plan]
         tokens = data.tokens_per_sample()
@@ -27,19 +37,6 @@ def require_even(data: TrainingData, plan: ParallelPlan, phases: Sequence[PhaseS
                 wrong.append((("data", "sequence_length"), text))
     if wrong:
         raise PartRefused("; ".join(text for _, text in wrong), *wrong[0][0])
-
-
-def _batches(data: TrainingData, plan: ParallelPlan, phases: Sequence[PhaseSpan]) -> Iterator[tuple[Address, str]]:
-    sizes = data.batch_sizes() if isinstance(data, HasBatchSizes) else {}
-    if not phases:
-        yield from ((("data", *name.split(".")), text) for name, text in _uneven(sizes, plan))
-    for phase in phases:
-        place = ("loop", "phases", phase.name)
-        if (size := phase.phase.batch_size) is None:
-            yield from ((place, f"phase {phase.name}: {text}") for _, text in _uneven(sizes, phase.plan))
-        else:
-            own = {f"batch_size of phase {phase.name}": size}
-            yield from (((*place, "batch_size"), text) for _, text in _uneven(own, phase.plan))
 
 
 def _uneven(sizes: Mapping[str, int], plan: ParallelPlan) -> Iterator[tuple[str, str]]:

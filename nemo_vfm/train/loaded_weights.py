@@ -31,36 +31,30 @@ def load_into(
     """
     ranks = gather_group()
     if isinstance(path, Path) and is_other_librarys(path):
-        return _of_other_library(model, path, weights, may_differ, ranks)
-    if isinstance(path, Path):
-        require_converted(path)
-    with open_checkpoint(path, ranks) as found:
-        chosen, saved = found.name, found.saved
-        require_whole(saved, chosen)
-        group = weights or ("ema" if "ema" in saved.groups else "model")
-        new = _put(model, weights_of(saved, group), chosen, may_differ, ranks)
-        take_table_state(model, saved.groups.get("tables", {}), ranks)
-    sha256 = saved.sha256[group]
+        if weights == "ema":
+            raise UserError(f"{path} was written by another library and has no averaged weights; leave "
+                            f"weights.start_from.weights out")  # fmt: skip
+        with opened_folder(path) as given:
+            given.require_same_function(model)
+            new = _put(model, given, str(path), may_differ, ranks)
+        # The bytes of all its files, once for all ranks.
+        sha256 = str(together(ranks, lambda: fingerprint_of(given.folder) if ranks.rank() == 0 else None)[0])
+        chosen, run, step, group, what = str(given.folder), "", 0, "model", "weights"
+    else:
+        if isinstance(path, Path):
+            require_converted(path)
+        with open_checkpoint(path, ranks) as found:
+            chosen, saved = found.name, found.saved
+            require_whole(saved, chosen)
+            group = weights or ("ema" if "ema" in saved.groups else "model")
+            new = _put(model, weights_of(saved, group), chosen, may_differ, ranks)
+            take_table_state(model, saved.groups.get("tables", {}), ranks)
+        run, step, sha256, what = saved.run, saved.step, saved.sha256[group], f"{group} weights"
     if ranks.rank() == 0:
-        _say(f"the {group} weights of {chosen}", sha256, new)
-    return {"path": chosen, "run": saved.run, "step": saved.step, "weights": group,
-            "sha256": sha256, "not_taken": new}  # fmt: skip
-
-
-def _of_other_library(
-    model: nn.Module, folder: Path, weights: Literal["ema", "model"] | None, may_differ: Sequence[str], ranks: Gather
-) -> dict[str, Json]:
-    if weights == "ema":
-        raise UserError(f"{folder} was written by another library and has no averaged weights; leave "
-                        f"weights.start_from.weights out")  # fmt: skip
-    with opened_folder(folder) as given:
-        given.require_same_function(model)
-        new = _put(model, given, str(folder), may_differ, ranks)
-    # The bytes of all its files, once for all ranks.
-    sha256 = str(together(ranks, lambda: fingerprint_of(given.folder) if ranks.rank() == 0 else None)[0])
-    if ranks.rank() == 0:
-        _say(f"the weights of {given.folder}", sha256, new)
-    return {"path": str(given.folder), "run": "", "step": 0, "weights": "model", "sha256": sha256, "not_taken": new}
+        log.info(f"begins with the {what} of {chosen} (sha256 {sha256[:12]}...)")
+        if new:
+            log.warn(f"not loaded from there (initialised by the seed or left out): {some(new, 6)}")
+    return {"path": chosen, "run": run, "step": step, "weights": group, "sha256": sha256, "not_taken": new}
 
 
 def _put(
@@ -87,12 +81,6 @@ def _put(
                         f"[{rest[0].partition('.')[0]}]")  # fmt: skip
     put({name: tensor for name, tensor in own.items() if name not in new}, given, ranks)
     return new
-
-
-def _say(what: str, sha256: str, new: Sequence[str]) -> None:
-    log.info(f"begins with {what} (sha256 {sha256[:12]}...)")
-    if new:
-        log.warn(f"not loaded from there (initialised by the seed or left out): {some(new, 6)}")
 
 
 def _below(name: str, prefix: str) -> bool:

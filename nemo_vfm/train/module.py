@@ -27,13 +27,9 @@ from nemo_vfm.train.state.train_state import TrainState
 class ShownRates(LRScheduler):
     """The rates of the coming step, for whoever asks a scheduler; the training sets them, and nothing else does."""
 
-    def get_lr(self) -> list[float | Tensor]:
-        """One for each group of parameters."""
-        return [group["lr"] for group in self.optimizer.param_groups]
-
     def step(self, epoch: int | None = None) -> None:
-        """Look at them again."""
-        self._last_lr = self.get_lr()
+        """Look at them again: one for each group of parameters."""
+        self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
 
 class TrainModule(LightningModule):

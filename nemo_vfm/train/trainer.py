@@ -84,17 +84,14 @@ class _Stop(LightningCallback):
     """
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._stop(trainer, pl_module)
+        assert isinstance(pl_module, TrainModule)
+        pl_module.fit.end_wished = pl_module.fit.end_wished or trainer.should_stop
+        trainer.should_stop = pl_module.fit.ends
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        self._stop(trainer, pl_module)
+        self.on_fit_start(trainer, pl_module)
         assert isinstance(pl_module, TrainModule)
         now(f"{READS} of step {pl_module.fit.step + 1}")
-
-    def _stop(self, trainer: Trainer, module: LightningModule) -> None:
-        assert isinstance(module, TrainModule)
-        module.fit.end_wished = module.fit.end_wished or trainer.should_stop
-        trainer.should_stop = module.fit.ends
 
 
 def trainer(fit: TrainState, before: Mapping[str, object], ours: Mapping[str, object], logger: RunLogger) -> Trainer:

@@ -115,22 +115,16 @@ def write_adapter(
         targets = [translate(native, name) for name in config["target_modules"]]
         config |= {**patterns, "target_modules": targets}
         header[HEADER] = json.dumps({"schema": SCHEMA, "base": "", **config})
-    tensors = _tensors(style, matrices, changes or {}, model)
+        matrices = {translate(native, name): one for name, one in matrices.items()}
+    if style == "comfyui":
+        tensors = write_native(matrices, changes or {}, model)
+    else:
+        prefixes = {"ours": "", "peft": _PEFT, "diffusers": _DIFFUSERS, "cosmos": _COSMOS}
+        tensors = peft_keys.write_keys(prefixes[style], matrices)
     with atomic_path(folder / names.get(style, FILE)) as temporary:
         # Not by safetensors, whose files only their owner may read.
         write(temporary, pack(tensors, header))
     return folder / names.get(style, FILE)
-
-
-def _tensors(
-    style: Style, matrices: Mapping[str, Matrices], changes: Mapping[str, Tensor], model: nn.Module
-) -> dict[str, Tensor]:
-    if style in ("ours", "peft", "diffusers"):
-        return peft_keys.write_keys({"ours": "", "peft": _PEFT, "diffusers": _DIFFUSERS}[style], matrices)
-    if style == "comfyui":
-        return write_native(matrices, changes, model)
-    names = native_names(model)
-    return peft_keys.write_keys(_COSMOS, {translate(names, name): one for name, one in matrices.items()})
 
 
 def _style(file: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Style:

@@ -97,15 +97,15 @@ class GptFolder(SourceFolder):
         found = next((part for part in model.modules() if isinstance(part, GPT)), None)
         if found is None:
             raise UserError(f"{self.folder} is a language model, but the model to be initialised has no GPT")
-        self._require_equal(_beside_shapes(found), _beside_shapes(self.model))
-
-
-def _beside_shapes(model: GPT) -> dict[str, object]:
-    """Settings of which shapes tell nothing; the balance of experts is no part of the function."""
-    sizes = model.sizes
-    experts = sizes.experts and (sizes.experts.per_token, sizes.experts.normalised)
-    return {
-        "rope": model.rope, "tied": model.tied, "activation": sizes.activation, "norm": sizes.norm, "eps": sizes.eps,
-        "window": model.window, "query_scalar": sizes.query_scalar or sizes.head_dim,
-        "scale_embedding": model.scale_embedding, "experts (per_token, normalised)": experts,
-    }  # fmt: skip
+        # Settings of which shapes tell nothing; the balance of experts is no part of the function.
+        here, there = (
+            {
+                "rope": model.rope, "tied": model.tied, "activation": model.sizes.activation, "norm": model.sizes.norm,
+                "eps": model.sizes.eps, "window": model.window,
+                "query_scalar": model.sizes.query_scalar or model.sizes.head_dim,
+                "scale_embedding": model.scale_embedding,
+                "experts (per_token, normalised)": model.sizes.experts
+                and (model.sizes.experts.per_token, model.sizes.experts.normalised),
+            } for model in (found, self.model)
+        )  # fmt: skip
+        self._require_equal(here, there)

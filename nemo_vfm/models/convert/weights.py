@@ -15,7 +15,18 @@ def weights(content: object, key: str | None = None) -> dict[str, TensorPlace]:
 
     `key` is where, such as "state_dict" or "ema.model"; None finds the usual places.
     """
-    chosen = content if key is not None else _usual(content)
+    chosen = content
+    if key is None:
+        if not isinstance(content, Mapping):
+            raise UserError(f"the file holds no mapping but {type(content).__name__}, so there are no weights by name")
+        values = content.values()
+        alone = all(one is None or isinstance(one, TensorPlace) or is_stream("", one) for one in values)
+        if not alone or not any(isinstance(one, TensorPlace) for one in values):
+            named = [name for name in _USUAL if isinstance(content.get(name), Mapping)]
+            if len(named) != 1:
+                raise UserError(f"the weights may be in several places of the file or in none; say which with --key: "
+                                f"it has {_list_names(content)}")  # fmt: skip
+            chosen = content[named[0]]
     for word in () if key is None else key.split("."):
         if not isinstance(chosen, Mapping) or word not in chosen:
             raise UserError(f"the file has no {key!r}; it has {_list_names(chosen)}")
@@ -46,21 +57,6 @@ def is_stream(name: str, value: object) -> bool:
     None that it keeps where there is nothing to scale.
     """
     return isinstance(value, Opaque | bytes) or (value is None and name.endswith("_extra_state"))
-
-
-def _usual(content: object) -> object:
-    if not isinstance(content, Mapping):
-        raise UserError(f"the file holds no mapping but {type(content).__name__}, so there are no weights by name")
-    tensors = [value for value in content.values() if isinstance(value, TensorPlace)]
-    if tensors and all(
-        value is None or isinstance(value, TensorPlace) or is_stream("", value) for value in content.values()
-    ):
-        return content
-    named = [name for name in _USUAL if isinstance(content.get(name), Mapping)]
-    if len(named) != 1:
-        raise UserError(f"the weights may be in several places of the file or in none; say which with --key: "
-                        f"it has {_list_names(content)}")  # fmt: skip
-    return content[named[0]]
 
 
 def _list_names(content: object) -> str:

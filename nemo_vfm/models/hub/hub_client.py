@@ -19,7 +19,7 @@ from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.network.http_connection import Deadline, connection, one_line
 from nemo_vfm.core.network.https_proxy import proxy_for
-from nemo_vfm.core.network.permission import AllowedHost, Permissions
+from nemo_vfm.core.network.permission import Permissions
 from nemo_vfm.core.network.retry import RETRIED, RetryableError, retry_after, wait_s
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, service_url
 from nemo_vfm.core.secret import key_of
@@ -58,7 +58,7 @@ class HubAccess:
         """Return whether the hub or a redirect target may be on this machine or its local network."""
         if url.origin == self.url.origin:
             return self.private
-        return any(one.private for one in self._allowed_hosts(url))
+        return any(one.private for one in self.permissions.allowed if one.place == url.origin)
 
     def follow_redirect(self, url: ServiceUrl, location: str | None) -> ServiceUrl:
         """Return the target of a redirect."""
@@ -74,18 +74,14 @@ class HubAccess:
         except ValueError:
             raise DataError(f"{url.origin} redirects to something that is not the URL of a host; it was not "
                             "followed") from None  # fmt: skip
-        if target.origin != self.url.origin and not self._allowed_hosts(
-            target
-        ):  # its IP address is checked when connecting
+        # Its IP address is checked when connecting.
+        if target.origin not in (self.url.origin, *(one.place for one in self.permissions.allowed)):
             is_short = "." not in target.host and ":" not in target.host
             if target.scheme != "https" or is_short:
                 raise DataError(f"{url.origin} redirects to {target.origin}, which was not followed because it is "
                                 "not https to a public host; if you trust it, add --allow-host "
                                 f"{target.origin}")  # fmt: skip
         return target
-
-    def _allowed_hosts(self, url: ServiceUrl) -> list[AllowedHost]:
-        return [one for one in self.permissions.allowed if one.place == url.origin]
 
 
 def hub_access(permissions: Permissions) -> HubAccess:

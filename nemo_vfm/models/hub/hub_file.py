@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeGuard
@@ -80,16 +80,11 @@ def listing_of(client: HubClient, address: HubAddress) -> tuple[str, dict[str, H
         raise DataError(f"the hub did not resolve {address}: {printable(repr(commit), 80)} is not a commit")
     if is_commit(address.revision) and commit != address.revision:
         raise DataError(f"the hub returned commit {commit}, but {address.revision} was requested")
-    found = sorted(_files(client, address.model, commit), key=lambda file: file.path)
-    require_names(file.path for file in found)
-    return commit, {file.path: file for file in found}
-
-
-def _files(client: HubClient, model: str, commit: str) -> Iterator[HubFile]:
-    target: str | None = f"/api/models/{model}/tree/{commit}?recursive=true"
-    count = length = pages = 0
-    while target is not None:
-        entries, target, size = client.json(f"the list of files of {model}", target, _MAX_JSON_BYTES - length)
+    files: list[HubFile] = []
+    length = pages = 0
+    page: str | None = f"/api/models/{address.model}/tree/{commit}?recursive=true"
+    while page is not None:
+        entries, page, size = client.json(f"the list of files of {address.model}", page, _MAX_JSON_BYTES - length)
         pages, length = pages + 1, length + size
         if not isinstance(entries, list):
             raise DataError("the hub's listing of files is not a list")
@@ -105,9 +100,11 @@ def _files(client: HubClient, model: str, commit: str) -> Iterator[HubFile]:
             if not _is_size(bytes_) or bytes_ != entry.get("size") or not has_hash:
                 raise DataError(f"the hub's listing gives {printable(repr(path), 120)} no size or no hash that can be "
                                 "one")  # fmt: skip
-            count += 1
-            yield HubFile(path, bytes_, oid, None) if source is lfs else HubFile(path, bytes_, None, oid)
-        if count > MAX_FILES or pages > MAX_FILES // _MIN_PAGE:
+            files.append(HubFile(path, bytes_, oid, None) if source is lfs else HubFile(path, bytes_, None, oid))
+        if len(files) > MAX_FILES or pages > MAX_FILES // _MIN_PAGE:
             raise DataError(
                 f"the hub's listing has more than {MAX_FILES:,} files or too many pages; no model is that large"
             )
+    files.sort(key=lambda file: file.path)
+    require_names(file.path for file in files)
+    return commit, {file.path: file for file in files}

@@ -102,7 +102,8 @@ def _compare(record: GetRecord, folder: Path, only: Sequence[str]) -> tuple[dict
     if absent := [file for file in left_out if file.path not in record.files]:
         ends = Counter(PurePosixPath(file.path).suffix.lower() for file in absent)
         kinds = ", ".join(f"{number} {end}" for end, number in sorted(ends.items()))
-        info(f"left out because loading may run code or needs another framework: {kinds} ({_total(absent)}); --only "
+        size = size_text(sum(file.size for file in absent))
+        info(f"left out because loading may run code or needs another framework: {kinds} ({size}); --only "
              "downloads it, and `nemo-vfm convert` reads it without running code")  # fmt: skip
     wanted = {file.path: file for file in (*record.files.values(), *chosen)}
     existing = {file: where for file in wanted.values() if (where := path_in(folder, file.path)).exists()}
@@ -201,7 +202,9 @@ def found_record(folder: Path) -> GetRecord | None:
             if found["format"] != _FORMAT or not is_commit(commit):
                 raise ValueError(commit)
             address = hub_address(f"hf://{found['model']}@{found['revision']}")
-            record = GetRecord(address, str(found["hub"]), commit, _files(found["files"]), _files(found["left_out"]))
+            files, left_out = ({str(path): recorded_file(str(path), one) for path, one in sorted(found[key].items())}
+                               for key in ("files", "left_out"))  # fmt: skip
+            record = GetRecord(address, str(found["hub"]), commit, files, left_out)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DataError(f"{file} is not a valid record of `nemo-vfm get`; remove its folder and download the model "
                             "again") from error  # fmt: skip
@@ -211,10 +214,6 @@ def found_record(folder: Path) -> GetRecord | None:
         raise UserError(f"{folder} exists and was not created by `nemo-vfm get`; nothing in it was changed: "
                         "give another folder")  # fmt: skip
     return None
-
-
-def _files(entries: Json) -> dict[str, HubFile]:
-    return {str(path): recorded_file(str(path), entry) for path, entry in sorted(entries.items())}
 
 
 def _entry(file: HubFile) -> dict[str, Json]:
@@ -247,7 +246,7 @@ def file_selection(files: Sequence[HubFile], only: Sequence[str]) -> tuple[list[
 
 def files_text(files: Sequence[HubFile]) -> str:
     """Format the number and total size of files."""
-    return f"{len(files)} {'file' if len(files) == 1 else 'files'} ({_total(files)})"
+    return f"{len(files)} {'file' if len(files) == 1 else 'files'} ({size_text(sum(file.size for file in files))})"
 
 
 def size_text(size: int) -> str:
@@ -256,10 +255,6 @@ def size_text(size: int) -> str:
         if size >= divisor:
             return f"{size / divisor:.1f} {unit}"
     return f"{size} bytes"
-
-
-def _total(files: Sequence[HubFile]) -> str:
-    return size_text(sum(file.size for file in files))
 
 
 def _names(files: Sequence[HubFile]) -> str:

@@ -58,7 +58,13 @@ class RankPipeline:
         for index in range(plan.stages):
             owner, before = index % plan.pipeline, (index - 1) % plan.pipeline
             if owner == me:
-                x = self._alone(index, inputs, self._receive(before) if index else None)
+                given = None
+                if index:
+                    header = _header(None)
+                    dist.recv(header, group=self.group, group_src=before)
+                    given = _as_told(header)
+                    dist.recv(given, group=self.group, group_src=before)
+                x = self._alone(index, inputs, given)
                 if not self.stages[index].is_last:
                     self._between[_shapes_by_name(inputs)], self._dtype = x.shape, x.dtype
                     to = (index + 1) % plan.pipeline
@@ -89,13 +95,6 @@ class RankPipeline:
         for stage in self.stages.values():
             stage.inputs, stage.microbatch, stage.under = inputs, 0, under
             stage.part.training = self.model.training
-
-    def _receive(self, source: int) -> Tensor:
-        header = _header(None)
-        dist.recv(header, group=self.group, group_src=source)
-        x = _as_told(header)
-        dist.recv(x, group=self.group, group_src=source)
-        return x
 
     def backward(self, prepared: Sequence[ModelInputs], losses: Losses, under: Around) -> float:
         """Forward, in the context `under`, and backward of all microbatches, alike in shape, by the plan's schedule.

@@ -62,7 +62,11 @@ class PipelineStage(nn.Module):
         self.microbatch = 0
         self.later: list[Work] | None = None  # where backward leaves the weights' gradients to another pass
         self.under: Callable[[], AbstractContextManager[object]] = nullcontext
-        self._embed_inputs, self._output_inputs = _parameter_names(part.embed), _parameter_names(part.output)[1:]
+        embed, output = (
+            tuple(name for name in inspect.signature(method).parameters if name != "context")
+            for method in (part.embed, part.output)
+        )
+        self._embed_inputs, self._output_inputs = embed, output[1:]
 
     def blocks(self) -> list[nn.Module]:
         """Its blocks, in their order."""
@@ -80,10 +84,6 @@ class PipelineStage(nn.Module):
             if not self.is_last:
                 return x
             return self.part.output(x, **{n: inputs[n] for n in self._output_inputs if n in inputs}, context=context)
-
-
-def _parameter_names(part: Callable[..., Tensor]) -> tuple[str, ...]:
-    return tuple(name for name in inspect.signature(part).parameters if name != "context")
 
 
 def cut(model: nn.Module, plan: ParallelPlan, at: Coordinate) -> list[range]:

@@ -5,7 +5,7 @@ It is separate from the manifest: for hundreds of ranks it is tens of megabytes,
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -78,14 +78,21 @@ def merge(parts: Iterable[PiecesFile]) -> Index:
     """One index of those of all ranks. ValueError if they do not speak of the same tensors, or leave gaps."""
     groups: dict[str, dict[str, tuple[str, Ints, list[tuple[str, TensorBox]]]]] = {}
     for part in parts:
-        for group, name, entry in _entries(part):
-            known = groups.setdefault(group, {}).setdefault(name, (entry.dtype, entry.shape, []))
-            if known[:2] != (entry.dtype, entry.shape):
-                raise ValueError(f"{group} {name} is {known[0]} {known[1]} on one rank and {entry.dtype} {entry.shape} "
-                                 f"on another")  # fmt: skip
-            known[2].extend(entry.pieces)
-        for group in part["groups"]:
-            groups.setdefault(group, {})
+        files = part["files"]
+        for group, given in part["groups"].items():
+            tensors = groups.setdefault(group, {})
+            for name, (dtype, sizes, pieces) in given.items():
+                if dtype not in tensor_file.DTYPES:
+                    raise ValueError(f"{name[:80]!r} has an unknown dtype")
+                boxes = [(files[_count(number)], TensorBox(_counts(at), _counts(size))) for number, at, size in pieces]
+                if any(group_of(file) != group for file, _ in boxes):
+                    raise ValueError(f"{name[:80]!r} is in a file of another group")
+                shape = _counts(sizes)
+                known = tensors.setdefault(name, (dtype, shape, []))
+                if known[:2] != (dtype, shape):
+                    raise ValueError(f"{group} {name} is {known[0]} {known[1]} on one rank and {dtype} {shape} "
+                                     f"on another")  # fmt: skip
+                known[2].extend(boxes)
     index = {
         g: {n: TensorEntry(d, s, tuple(p)) for n, (d, s, p) in sorted(e.items())} for g, e in sorted(groups.items())
     }
@@ -118,18 +125,6 @@ def of_one_file(file: Path) -> dict[str, TensorEntry]:
     """What lies where when all of a group lies in one file."""
     header = tensor_file.read_header(file)
     return {n: TensorEntry(header.dtypes[n], s, ((file.name, whole(s)),)) for n, s in header.shapes.items()}
-
-
-def _entries(content: PiecesFile) -> Iterator[tuple[str, str, TensorEntry]]:
-    files = content["files"]
-    for group, entries in content["groups"].items():
-        for name, (dtype, shape, pieces) in entries.items():
-            if dtype not in tensor_file.DTYPES:
-                raise ValueError(f"{name[:80]!r} has an unknown dtype")
-            boxes = [(files[_count(number)], TensorBox(_counts(at), _counts(size))) for number, at, size in pieces]
-            if any(group_of(file) != group for file, _ in boxes):
-                raise ValueError(f"{name[:80]!r} is in a file of another group")
-            yield group, name, TensorEntry(dtype, _counts(shape), tuple(boxes))
 
 
 def _count(value: Any) -> int:

@@ -18,7 +18,7 @@ from nemo_vfm.core import log
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.files import sha256_text, write_json
-from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.json_value import Json, each_key_once
 from nemo_vfm.parallel.checkpoint.tensor_file import FileDigest
 
 NAME = checkpoint_names.MANIFEST
@@ -65,7 +65,7 @@ def read(folder: Path) -> CheckpointManifest:
     try:
         path = folder / NAME
         _require(path.stat().st_size <= MAX_BYTES, "it is too large")
-        found = json.loads(path.read_bytes(), object_pairs_hook=_once)
+        found = json.loads(path.read_bytes(), object_pairs_hook=each_key_once)
         _require(isinstance(found, dict), "it is not a mapping")
         manifest = {"run": "", "metrics": {}, "permanent": False, **found} if "seal" not in found else found
         match = _VERSION.fullmatch(manifest["schema"])
@@ -89,11 +89,6 @@ def read(folder: Path) -> CheckpointManifest:
             "knows"
         )
     return cast("CheckpointManifest", manifest)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    _require(len(dict(pairs)) == len(pairs), "a key stands twice in it")
-    return dict(pairs)
 
 
 def _judge(manifest: dict[str, Any], folder: Path) -> None:

@@ -54,10 +54,13 @@ def begin(target: Address, folder: Path, settings: Mapping[str, Json]) -> None:
     if list_checkpoints(folder):
         _require_own_runs(target, steps, folder)
     elif steps:
-        there, here = (
-            dict(_training_settings(_parse(known or b"{}", target), "")),
-            dict(_training_settings(settings, "")),
-        )
+        try:
+            parsed = with_new_keys(json.loads(known or b"{}"))
+        except (ValueError, RecursionError) as error:
+            raise UserError(
+                f"{target / _RECIPE} is not the recipe of a run ({error}); choose another copy_to"
+            ) from error
+        there, here = (dict(_training_settings(of, "")) for of in (parsed, settings))
         if found := [key for key in {**there, **here} if there.get(key) != here.get(key)]:
             first = f"{found[0]}: {there.get(found[0], 'nothing')} there, {here.get(found[0], 'nothing')} here"
             raise UserError(
@@ -174,13 +177,6 @@ def _require_own_runs(target: Address, steps: dict[str, Address], folder: Path) 
                     f"{target} holds {name} from a different run than {folder.parent}; choose another copy_to."
                 )
             return
-
-
-def _parse(known: bytes, target: Address) -> Json:
-    try:
-        return with_new_keys(json.loads(known))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{target / _RECIPE} is not the recipe of a run ({error}); choose another copy_to") from error
 
 
 def _training_settings(value: Json, address: str) -> Iterator[tuple[str, str]]:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from nemo_vfm.core.errors import CorruptCheckpoint
 from nemo_vfm.core.storage.files import sync
-from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.json_value import Json, each_key_once
 
 # About 130 bytes a tensor: room for 120,000 tensors, and some 300 MB of Python objects at the worst.
 MAX_HEADER_BYTES = 16 << 20
@@ -193,7 +193,7 @@ def read_header(path: Path) -> TensorFileHeader:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(MAX_HEADER_BYTES, size - 8):
                 raise ValueError(f"it has {size} bytes but claims a header of {length}")
-            found = json.loads(file.read(length), object_pairs_hook=_once)
+            found = json.loads(file.read(length), object_pairs_hook=each_key_once)
         if not isinstance(found, dict):
             raise ValueError("its header is not a mapping")
         about = found.pop("__metadata__", {})
@@ -209,13 +209,6 @@ def read_header(path: Path) -> TensorFileHeader:
         return TensorFileHeader(shapes, about, {name: entry["dtype"] for name, entry in found.items()})
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptCheckpoint(f"{path} is not a readable safetensors file ({error}).") from error
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name is twice in its header")
-    return found
 
 
 def _span(name: str, entry: Any) -> tuple[int, int]:

@@ -1,24 +1,20 @@
 """Builds a model and its updaters by PyTorch's own parallelism: what `TorchEngine.start` does."""
 
 import copy
-from collections.abc import Sequence
 from typing import Literal
-
-import torch
-from torch import nn
 
 from nemo_vfm.core.device import device
 from nemo_vfm.core.seed import derive
 from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.apply.pipeline_schedule import RankPipeline
-from nemo_vfm.parallel.apply.pipeline_stage import PipelineStage, cut, params_of_every_stage, stages_of
+from nemo_vfm.parallel.apply.pipeline_stage import cut, params_of_every_stage, stages_of
 from nemo_vfm.parallel.engine.engine import Recompute
 from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
 from nemo_vfm.parallel.engine.model_start import build_unsplit, enter_layout
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner, Updater
 from nemo_vfm.parallel.engine.weight_updater import WeightUpdater
-from nemo_vfm.parallel.plan.mesh import Mesh, join
+from nemo_vfm.parallel.plan.mesh import join
 from nemo_vfm.parallel.tables.table_updater import TableUpdater, require_data_parallel
 from nemo_vfm.sparse.tables.fused_tables import tables_of
 
@@ -44,7 +40,15 @@ def start(
         model.to(device())
     if mesh is not None:
         stages = stages_of(model, ranges, plan, mesh.at) if ranges else []
-        pipeline = _share_weights(model, stages, mesh, parts.precision.resolve()[0])
+        dtype = parts.precision.resolve()[0]
+        if not stages:
+            apply_parallelism.shard(model, mesh, dtype)
+        else:
+            # What several stages on one rank have in common can belong to none of their FSDP roots.
+            apart = params_of_every_stage(model) if len(stages) > 1 else set()
+            for stage in stages:
+                apply_parallelism.shard(stage, mesh, dtype, stage.blocks(), apart=apart, gather_once=True)
+            pipeline = RankPipeline(model, stages, mesh)
     if meta:
         apply_parallelism.fill(model, derive(parts.seed, "initial weights"), device())
     shared = mesh is not None and mesh.sharding is not None
@@ -54,17 +58,3 @@ def start(
     others += [] if parts.precision.fp8 is None else [HistoryUpdater(model, mesh)]
     return StepRunner(parts, model, layout, weights, others, pipeline, clip_norm=clip_norm,
                       nonfinite=copy.copy(nonfinite))  # fmt: skip
-
-
-def _share_weights(
-    model: nn.Module, stages: Sequence[PipelineStage], mesh: Mesh, dtype: torch.dtype
-) -> RankPipeline | None:
-    """Spread the weights over the ranks that share them; stage by stage where there is a pipeline."""
-    if not stages:
-        apply_parallelism.shard(model, mesh, dtype)
-        return None
-    # What several stages on one rank have in common can belong to none of their FSDP roots.
-    apart = params_of_every_stage(model) if len(stages) > 1 else set()
-    for stage in stages:
-        apply_parallelism.shard(stage, mesh, dtype, stage.blocks(), apart=apart, gather_once=True)
-    return RankPipeline(model, stages, mesh)

@@ -104,13 +104,11 @@ def native_product(a: Quantised, b: Quantised, *, fast: bool, dtype: torch.dtype
     return _scaled_mm(a.elements, scales[0], kind_a, b.elements, scales[1], kind_b, dtype, fast and not blocks)
 
 
-def _room(
-    a: Tensor, a_scale: Tensor, a_kind: str, b: Tensor, b_scale: Tensor, b_kind: str, dtype: torch.dtype, fast: bool
-) -> Tensor:
-    return a.new_empty((len(a), len(b)), dtype=dtype)
-
-
-@opaque("fp8_scaled_mm", _room)  # torch.compile of torch 2.11 stops at torch's
+# torch.compile of torch 2.11 stops at torch's.
+@opaque(
+    "fp8_scaled_mm",
+    lambda a, a_scale, a_kind, b, b_scale, b_kind, dtype, fast: a.new_empty((len(a), len(b)), dtype=dtype),
+)
 def _scaled_mm(
     a: Tensor, a_scale: Tensor, a_kind: str, b: Tensor, b_scale: Tensor, b_kind: str, dtype: torch.dtype, fast: bool
 ) -> Tensor:

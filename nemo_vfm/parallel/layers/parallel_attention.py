@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nemo_vfm.parallel.layers.linear import emulated_dtype
-from nemo_vfm.parallel.layers.token_layout import GatherTokens, SharedHead, active
+from nemo_vfm.parallel.layers.token_layout import SharedHead, active
 from nemo_vfm.parallel.layers.uncompiled import uncompiled
 
 #: From queries, keys, values and a mask, as `attention`.
@@ -145,15 +145,6 @@ def split_causal(x: Tensor, dim: int) -> Tensor:
     from nemo_vfm.parallel.context.token_order import shard
 
     return shard(x, dim, rank=group.rank(), ranks=group.size(), causal=True)
-
-
-def gather_causal(x: Tensor, dim: int) -> Tensor:
-    """All tokens along `dim` in their order, on every context rank; backward keeps the own chunks."""
-    group = active().context
-    if group is None:
-        return x
-    gathered: Tensor = GatherTokens.apply(x, dim, group, True)  # type: ignore[no-untyped-call]
-    return gathered
 
 
 def own_queries(q_BSGQE: Tensor) -> Tensor:

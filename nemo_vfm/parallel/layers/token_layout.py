@@ -107,12 +107,12 @@ def span_of_context(size: int) -> tuple[int, int]:
     return group.rank() * each, (group.rank() + 1) * each
 
 
-def gather_tokens(x: Tensor, dim: int) -> Tensor:
-    """All tokens along `dim`, on every rank."""
-    group = active().tokens
+def gather_tokens(x: Tensor, dim: int, *, causal: bool = False) -> Tensor:
+    """All tokens along `dim`, on every rank; causal ones are those that `split_causal` has dealt to context ranks."""
+    group = active().context if causal else active().tokens
     if group is None:
         return x
-    gathered: Tensor = GatherTokens.apply(x, dim, group, False)  # type: ignore[no-untyped-call]
+    gathered: Tensor = GatherTokens.apply(x, dim, group, causal)  # type: ignore[no-untyped-call]
     return gathered
 
 

@@ -3,12 +3,13 @@
 import sys
 from collections.abc import Callable
 from functools import cache, wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_disable_compiler: Callable[..., Any] = cache(torch.compiler.disable)
 
 
 def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
@@ -16,14 +17,8 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def called(*arguments: P.args, **named: P.kwargs) -> R:
-        chosen = _disable_compiler(function) if "torch._dynamo" in sys.modules else function
+        chosen: Callable[P, R] = _disable_compiler(function) if "torch._dynamo" in sys.modules else function
         return chosen(*arguments, **named)
 
     called._torchdynamo_disable = True  # type: ignore[attr-defined]  # the compiler's own mark: it breaks the graph here
     return called
-
-
-@cache
-def _disable_compiler(function: Callable[P, R]) -> Callable[P, R]:
-    found: Callable[P, R] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
-    return found

@@ -31,12 +31,3 @@ def adam_arguments(factory: OptimizerFactory) -> AdamArguments:
         raise UserError(f"Megatron-Core's AdamW has no {' or '.join(extra)}. Leave it out, or use engine=torch.")
     first, second = group["betas"]
     return AdamArguments(float(group["lr"]), (first, second), group["eps"], group["weight_decay"])
-
-
-def own_numbers(factory: OptimizerFactory, model: nn.Module) -> dict[tuple[float, float], set[int]]:
-    """(learning rate, weight decay) -> ids of the parameters that the recipe's optimizer would update by them."""
-    made = factory([(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad])
-    found: dict[tuple[float, float], set[int]] = {}
-    for group in made.param_groups:
-        found.setdefault((float(group["lr"]), float(group["weight_decay"])), set()).update(map(id, group["params"]))
-    return found

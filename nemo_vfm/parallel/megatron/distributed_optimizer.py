@@ -11,7 +11,6 @@ require("megatron.core", purpose="engine=megatron")
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ from nemo_vfm.parallel.apply.pipeline_stage import params_of_every_stage
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import restore_state
 from nemo_vfm.parallel.engine import weight_updater
 from nemo_vfm.parallel.engine.step_runner import DenseUpdater
-from nemo_vfm.parallel.megatron.adam_arguments import adam_arguments, own_numbers
+from nemo_vfm.parallel.megatron.adam_arguments import adam_arguments
 from nemo_vfm.parallel.megatron.parallel_layers import split_parameters
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -79,12 +78,18 @@ class MegatronUpdater(DenseUpdater):
             adam_beta2=second, adam_eps=arguments.eps, decoupled_weight_decay=True,
             use_distributed_optimizer=self._is_shared, clip_grad=0.0,
         )  # fmt: skip
+        # The parameters, by their ids, that the recipe's optimizer would update by each learning rate and weight decay.
+        learning = [(name, one) for name, one in wrapped.module.named_parameters() if one.requires_grad]
+        numbers: dict[tuple[float, float], set[int]] = {}
+        for group in factory(learning).param_groups:
+            own = numbers.setdefault((float(group["lr"]), float(group["weight_decay"])), set())
+            own.update(map(id, group["params"]))
         # The numbers of parameters that have others than the rest; empty, lest norms and biases lose their decay.
         others = {
-            ParamKey(predicate=ParamPredicate(f"{lr} {decay}", partial(_is_among, own))): {
+            ParamKey(predicate=ParamPredicate(f"{lr} {decay}", lambda one, own=own: id(one) in own)): {
                 "lr": lr, "weight_decay": decay,
             }
-            for (lr, decay), own in own_numbers(factory, wrapped.module).items()
+            for (lr, decay), own in numbers.items()
             if (lr, decay) != (arguments.lr, arguments.weight_decay)
         }  # fmt: skip
         self._chained = get_megatron_optimizer(
@@ -94,7 +99,6 @@ class MegatronUpdater(DenseUpdater):
         if self._own.is_stub_optimizer:
             raise UserError("This rank has no trainable weights. Use engine=torch.")
         self.optimizer: torch.optim.Optimizer = self._own.optimizer
-        learning = [(n, p) for n, p in wrapped.module.named_parameters() if p.requires_grad]
         self._shards = [self._shard(name, parameter) for name, parameter in learning]
 
     def begin(self) -> None:
@@ -123,16 +127,7 @@ class MegatronUpdater(DenseUpdater):
     @torch.no_grad()
     def state(self) -> dict[str, Tensor]:
         """The optimizer's, as `parameter name/key`; every rank must call it."""
-        steps = self._steps()
-        found: dict[str, Tensor] = {}
-        for shard, step in zip(self._shards, steps, strict=True):
-            if step:  # none before the first step
-                found[f"{shard.name}/step"] = torch.tensor(step, dtype=torch.float32)
-                found |= {f"{shard.name}/{key}": self._rows(shard, key) for key in _MOMENTS}
-        return found
-
-    def _steps(self) -> list[float]:
-        """How often each parameter was updated. Fused optimizers keep the count in the group."""
+        # How often each parameter was updated. Fused optimizers keep the count in the group.
         counts, in_group = [], self.optimizer.param_groups[0].get("step", 0)
         for shard in self._shards:
             state = {} if shard.main is None else self.optimizer.state.get(shard.main, {})
@@ -140,7 +135,12 @@ class MegatronUpdater(DenseUpdater):
         seen = torch.tensor(counts, dtype=torch.float32, device=self._shards[0].parameter.device)
         if self._is_shared:
             dist.all_reduce(seen, op=dist.ReduceOp.MAX, group=self._group)
-        return seen.tolist()
+        found: dict[str, Tensor] = {}
+        for shard, step in zip(self._shards, seen.tolist(), strict=True):
+            if step:  # none before the first step
+                found[f"{shard.name}/step"] = torch.tensor(step, dtype=torch.float32)
+                found |= {f"{shard.name}/{key}": self._rows(shard, key) for key in _MOMENTS}
+        return found
 
     def _rows(self, shard: _Shard, key: str) -> Tensor:
         """What this rank saves of a moment: its rows of what its tensor rank holds."""
@@ -220,10 +220,6 @@ class MegatronUpdater(DenseUpdater):
                 dist.all_reduce(whole, group=self._group)
             found[shard.name] = self._laid_out(shard, whole.view_as(own))
         return found
-
-
-def _is_among(ids: set[int], parameter: nn.Parameter) -> bool:
-    return id(parameter) in ids
 
 
 def data_parallel(

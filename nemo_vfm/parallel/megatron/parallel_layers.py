@@ -168,7 +168,7 @@ def split(model: nn.Module, mesh: Mesh, group: ProcessGroup, config: Transformer
         module: Any = names[name]
         module.weight, module.split_dims = _part(module.weight, 0, mesh), {"weight": 0}
         module.total = partial(_sum_over_ranks, group)
-        _show_as_parts(module, mesh)
+        module.register_state_dict_post_hook(partial(_as_parts, mesh.devices["tensor"]))
 
 
 def _match_linears(patterns: tuple[str, ...], names: Mapping[str, nn.Module]) -> list[str]:
@@ -191,7 +191,7 @@ def _put(
         if id(parameter) not in made:
             made[id(parameter)] = _part(parameter, dims.get(key), mesh)
         setattr(new, key, made[id(parameter)])
-    _show_as_parts(new, mesh)
+    new.register_state_dict_post_hook(partial(_as_parts, mesh.devices["tensor"]))  # type: ignore[no-untyped-call]
     above, _, last = name.rpartition(".")
     model.get_submodule(above)._modules[last] = new
 
@@ -207,10 +207,6 @@ def _sum_over_ranks(group: ProcessGroup, part: Tensor) -> Tensor:
     """Sums over ranks; its gradient is summed too, because each rank's heads use the result."""
     whole: Tensor = reduce_from_tensor_model_parallel_region(part, group=group)
     return copy_to_tensor_model_parallel_region(whole, group=group)  # type: ignore[no-any-return]
-
-
-def _show_as_parts(module: Any, mesh: Mesh) -> None:
-    module.register_state_dict_post_hook(partial(_as_parts, mesh.devices["tensor"]))
 
 
 def _as_parts(devices: DeviceMesh, module: nn.Module, state: dict[str, Any], prefix: str, _: object) -> None:

@@ -176,18 +176,13 @@ ALONG: dict[str, tuple[str, ...]] = {
 def groups_of(plan: ParallelPlan) -> ProcessGroupCollection:
     """Make this rank's groups; every rank must call it."""
     made: dict[tuple[str, ...], dist.ProcessGroup] = {}
-    found = {name: _group(plan, axes, made) for name, axes in ALONG.items()}
+    found = {}
+    for name, axes in ALONG.items():  # one group for all names that mean the same ranks
+        key = tuple(axis for axis in AXES if axis in axes and plan.sizes[AXES.index(axis)] > 1)
+        if key not in made:
+            made[key] = group_along(plan, key)
+        found[name] = made[key]
     if parallel_state._GLOBAL_MEMORY_BUFFER is None:  # sequence parallelism gathers into it
         make: Callable[[], None] = parallel_state._set_global_memory_buffer
         make()
     return ProcessGroupCollection(**found, embd=None, pos_embd=None)
-
-
-def _group(
-    plan: ParallelPlan, axes: tuple[str, ...], made: dict[tuple[str, ...], dist.ProcessGroup]
-) -> dist.ProcessGroup:
-    """One group for all names that mean the same ranks."""
-    key = tuple(axis for axis in AXES if axis in axes and plan.sizes[AXES.index(axis)] > 1)
-    if key not in made:
-        made[key] = group_along(plan, key)
-    return made[key]

@@ -6,7 +6,7 @@ selection in which every pair of choices occurs finds nearly what all of them wo
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,25 +61,24 @@ def all_layouts(ranks: int, *, samples: int, stages: int) -> list[LayoutCase]:
     """Every layout of exactly so many ranks that can divide the samples, with a pipeline of at most so many stages."""
     found = []
     for sizes in itertools.product([one for one in range(1, ranks + 1) if ranks % one == 0], repeat=len(AXES)):
-        if math.prod(sizes) == ranks:
-            degrees = {name: size for name, size in zip(AXES, sizes, strict=True) if size > 1}
-            found += [LayoutCase(one, packed) for one in _in_detail(degrees) for packed in (False, True)]
+        if math.prod(sizes) != ranks:
+            continue
+        degrees = {name: size for name, size in zip(AXES, sizes, strict=True) if size > 1}
+        # With each way to do what these degrees leave open.
+        sequences: list[Degrees] = [{}, {"sequence": True}] if "tensor" in degrees else [{}]
+        context, pipeline = degrees.get("context", 1), degrees.get("pipeline", 1)
+        attentions: list[Degrees] = [{"attention": name} for name in ("ring", "all_gather", "ulysses") if context > 1]
+        if context >= 4:
+            attentions.append({"attention": "ring_ulysses", "ulysses": 2})
+        cuts: list[Degrees] = [{}, {"microbatches": 2}]
+        if pipeline > 1:
+            cuts = [{"microbatches": pipeline, **one} for one in _PIPELINES]
+        for more in itertools.product(sequences, attentions or [{}], cuts):
+            one = {**degrees, **{name: value for each in more for name, value in each.items()}}
+            found += [LayoutCase(one, packed) for packed in (False, True)]
     found = [one for one in found if one.plan().stages <= stages]
     # Packed samples are of two sizes in turns, and a pipeline's parts must be alike: each needs one of both.
     return [one for one in found if samples % (one.plan().data * one.plan().microbatches * (1 + one.packed)) == 0]
-
-
-def _in_detail(degrees: dict[str, int]) -> Iterator[dict[str, Any]]:
-    """With each way to do what these degrees leave open."""
-    sequences: list[Degrees] = [{}, {"sequence": True}] if "tensor" in degrees else [{}]
-    context = degrees.get("context", 1)
-    attentions: list[Degrees] = [{"attention": name} for name in ("ring", "all_gather", "ulysses") if context > 1]
-    if context >= 4:
-        attentions.append({"attention": "ring_ulysses", "ulysses": 2})
-    pipeline = degrees.get("pipeline", 1)
-    pieces: list[Degrees] = [{"microbatches": pipeline, **one} for one in _PIPELINES]
-    for more in itertools.product(sequences, attentions or [{}], pieces if pipeline > 1 else [{}, {"microbatches": 2}]):
-        yield {**degrees, **{name: value for one in more for name, value in one.items()}}
 
 
 def selection(layouts: Sequence[LayoutCase], *, together: int) -> list[LayoutCase]:

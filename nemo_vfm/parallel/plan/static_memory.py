@@ -132,7 +132,17 @@ def portions(model: nn.Module, plan: ParallelPlan) -> list[dict[str, int]]:
     sizes = {name: _numbers(name, tuple(parameter.shape), plan, how) for name, parameter in model.named_parameters()}
     if how is None or plan.pipeline == 1:
         return [sizes]
-    homes, modules = _homes(model, how, plan), dict(model.named_modules())
+    modules = dict(model.named_modules())
+    blocks = shares(len(list(modules[how.blocks].children())), plan.stages)
+    holder: dict[str, Sequence[int]] = {
+        f"{how.blocks}.{block}": [stage % plan.pipeline] for stage, own in enumerate(blocks) for block in own
+    }
+    holder |= {module: [0] for module in match_modules(how.first, modules)}
+    holder |= {module: [plan.pipeline - 1] for module in match_modules(how.last, modules)}
+    homes = {
+        name: next((at for module, at in holder.items() if name.startswith(f"{module}.")), range(plan.pipeline))
+        for name in sizes
+    }  # the devices of the pipeline that hold each parameter
     apart = match_modules(how.every, modules) if plan.virtual > 1 else []  # which each then keeps whole, see `shard`
     prefixes = tuple(f"{module}." for module in apart)
     whole = {name: parameter.numel() for name, parameter in model.named_parameters() if name.startswith(prefixes)}
@@ -162,16 +172,3 @@ def split_axis(name: str, how: ShardingSpec) -> int | None:
     if match_modules(how.column + how.vocabulary + how.across_heads, (module,)):
         return 0
     return 1 if kind == "weight" and match_modules(how.row, (module,)) else None
-
-
-def _homes(model: nn.Module, how: ShardingSpec, plan: ParallelPlan) -> dict[str, Sequence[int]]:
-    """The devices of the pipeline that hold each parameter."""
-    modules = dict(model.named_modules())
-    blocks = shares(len(list(modules[how.blocks].children())), plan.stages)
-    holder = {f"{how.blocks}.{block}": [stage % plan.pipeline] for stage, own in enumerate(blocks) for block in own}
-    holder |= {module: [0] for module in match_modules(how.first, modules)}
-    holder |= {module: [plan.pipeline - 1] for module in match_modules(how.last, modules)}
-    return {
-        name: next((at for module, at in holder.items() if name.startswith(f"{module}.")), range(plan.pipeline))
-        for name, _ in model.named_parameters()
-    }

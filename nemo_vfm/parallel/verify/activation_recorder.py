@@ -90,11 +90,6 @@ def _keep(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", torch.float32, copy=True)
 
 
-def concatenate_outputs(pieces: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-    """The outputs for one microbatch after another as that for all samples; of one that has no samples, the first."""
-    return torch.cat(list(pieces)) if shape[0] == SAMPLES else pieces[0]
-
-
 def place(own: Sequence[int], all_: Sequence[int], plan: ParallelPlan, rank: int, heads: int) -> Place | None:
     """Where a rank's output lies in that of one device; None where its shape does not tell.
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.verify.activation_recorder import Place, RecordedStep, concatenate_outputs, place
+from nemo_vfm.parallel.verify.activation_recorder import Place, RecordedStep, place
+from nemo_vfm.parallel.verify.tiny_training import SAMPLES
 
 Phase = Literal["forward", "loss", "gradient", "weight"]
 _NOTHING = 1e-6  # of the norm of all gradients; a smaller one is rounding itself
@@ -98,7 +99,8 @@ def _pieces(side: Side, index: int, name: str, alone: RecordedStep, call: int, h
     found, whole = [], alone.outputs[name]
     for rank, seen in enumerate(side.seen):
         if parts := seen[index].outputs.get(name, [])[call :: len(whole)]:  # else another stage of a pipeline has it
-            own = concatenate_outputs(parts, whole[call].shape)
+            # Of microbatches one after another as of all samples; of an output without samples, the first.
+            own = torch.cat(list(parts)) if whole[call].shape[0] == SAMPLES else parts[0]
             where = place(own.shape, whole[call].shape, side.plan, rank, heads)
             if where is None:
                 raise LookupError(name)
@@ -110,19 +112,19 @@ def _apart(
     index: int, phase: Phase, name: str, alone: Tensor, sides: Sequence[list[_Piece]], least: float = 0.0
 ) -> SideDifference:
     """The largest difference between what each side's ranks have and what the other side has there."""
-    scale = max(_mean(alone), least)
+    scale = max(_mean(alone), least) or 1.0
     others = [torch.full_like(alone, math.nan) for _ in sides]
     for pieces, other in zip(reversed(sides), others, strict=True):
         for _, _, where, own in reversed(pieces):  # of what several ranks have, the first one's
             other[where] = own
     sizes = [
-        _relative(own, other[where], scale)
+        _mean(own - other[where]) / scale
         for pieces, other in zip(sides, others, strict=True)
         for _, _, where, own in pieces
     ]
     everybody = [piece for pieces in sides for piece in pieces]
     # Who is further from one device is to blame; where both are as far, the second side.
-    guilt = [_relative(own, alone[where], scale) for _, _, where, own in everybody]
+    guilt = [_mean(own - alone[where]) / scale for _, _, where, own in everybody]
     side, rank = ("B", 0) if not any(guilt) else everybody[max(range(len(guilt)), key=guilt.__getitem__)][:2]
     lacks = math.inf if not all(sides) else 0.0
     size = max([lacks, *(math.inf if size != size else size for size in sizes)])
@@ -132,11 +134,6 @@ def _apart(
 def _mean(one: Tensor) -> float:
     """The root of the mean square of its numbers."""
     return float(one.double().square().mean().sqrt()) if one.numel() else 0.0
-
-
-def _relative(one: Tensor, other: Tensor, scale: float) -> float:
-    """The root of the mean square of the difference, beside what it is to be compared with."""
-    return _mean(one - other) / (scale or 1.0)
 
 
 def _of_parameters(index: int, phase: Phase, alone: RecordedStep, a: Side, b: Side) -> Iterator[SideDifference]:

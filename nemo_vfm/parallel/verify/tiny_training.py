@@ -92,7 +92,14 @@ class TinyTraining:
             return made_up_batch(self.features, index, places, weight, self.seed)
         known = (index, tuple(keys), weight)
         if "tokens_BS" in self.shapes:
-            return TokenBatch(*known, *self._text(keys), tuple(map(self._cut, places)) if packed else ())
+            # Rows of made-up words, and their labels, some of which have no loss.
+            length = self.shapes["tokens_BS"][1] + 1
+            words = torch.stack(
+                [torch.randint(self.vocab, (length,), generator=generator(self.seed, "text", key)) for key in keys]
+            )
+            labels = words[:, 1:].clone()
+            labels[:, ::7] = IGNORED
+            return TokenBatch(*known, words[:, :-1], labels, tuple(map(self._cut, places)) if packed else ())
         captions = ("",) * len(keys)
         if "video_BCTHW" in self.shapes:
             drawn = torch.cat([self._draw("video", self.shapes["video_BCTHW"], key) for key in keys])
@@ -112,23 +119,21 @@ class TinyTraining:
 
     def one_by_one(self, index: int) -> list[Batch]:
         """The samples of a packed global batch, not packed: a batch each."""
-        packed = [self.batch(index, place, place + 1, packed=True) for place in range(SAMPLES)]
-        return [batch for one in packed for batch in (one.alone() if isinstance(one, PackedBatch) else _documents(one))]
+        found: list[Batch] = []
+        for place in range(SAMPLES):
+            row = self.batch(index, place, place + 1, packed=True)
+            if isinstance(row, PackedBatch):
+                found += row.alone()
+                continue
+            assert isinstance(row, TokenBatch)
+            tokens, labels = (torch.split(x, list(row.documents[0]), dim=1) for x in (row.tokens_BS, row.labels_BS))
+            found += [replace(row, tokens_BS=t, labels_BS=n, documents=()) for t, n in zip(tokens, labels, strict=True)]
+        return found
 
     def own(self, plan: ParallelPlan, rank: int, index: int, *, packed: bool = False) -> Batch:
         """This rank's samples of a global batch."""
         each, data_rank = SAMPLES // plan.data, plan.data_rank(rank)
         return self.batch(index, data_rank * each, (data_rank + 1) * each, packed=packed)
-
-    def _text(self, keys: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Rows of made-up words, and their labels, some of which have no loss."""
-        length = self.shapes["tokens_BS"][1]
-        words = torch.stack(
-            [torch.randint(self.vocab, (length + 1,), generator=generator(self.seed, "text", key)) for key in keys]
-        )
-        labels = words[:, 1:].clone()
-        labels[:, ::7] = IGNORED
-        return words[:, :-1], labels
 
     def _cut(self, place: int) -> tuple[int, ...]:
         """Where a row's documents end: in other places in each row, and every third row is one document."""
@@ -138,13 +143,6 @@ class TinyTraining:
 
     def _draw(self, name: str, shape: Sequence[int], key: str) -> Tensor:
         return torch.randn(tuple(shape), generator=generator(self.seed, "made up", name, key))
-
-
-def _documents(row: Batch) -> list[Batch]:
-    """Each document of a batch of one row as a batch of its own."""
-    assert isinstance(row, TokenBatch)
-    tokens, labels = (torch.split(x, list(row.documents[0]), dim=1) for x in (row.tokens_BS, row.labels_BS))
-    return [replace(row, tokens_BS=t, labels_BS=n, documents=()) for t, n in zip(tokens, labels, strict=True)]
 
 
 def rehearsal_of(

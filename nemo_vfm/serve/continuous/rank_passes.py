@@ -83,9 +83,10 @@ def follow(passes: ModelPasses, ranks: ServingRanks) -> None:
             case ["prompt", span, done, tokens]:
                 passes.prompt(RoomSpan(*span), done, tokens)
             case ["decode", texts, tokens]:
-                passes.decode(_spans(texts), tokens)
+                passes.decode([(RoomSpan(*one), read) for one, read in texts], tokens)
             case ["joint", texts, new, span, done, tokens]:
-                passes.joint(_spans(texts), new, RoomSpan(*span), done, tokens)
+                running = [(RoomSpan(*one), read) for one, read in texts]
+                passes.joint(running, new, RoomSpan(*span), done, tokens)
             case ["last_scores"]:
                 passes.last_scores(ranks.from_first(torch.empty(width, dtype=weight.dtype, device=weight.device)))
             case ["scores", rows]:
@@ -93,7 +94,3 @@ def follow(passes: ModelPasses, ranks: ServingRanks) -> None:
                 passes.scores(ranks.from_first(x_SD))
             case _:
                 assert order == ["rest"], order
-
-
-def _spans(texts: Sequence[tuple[tuple[int, int], int]]) -> list[tuple[RoomSpan, int]]:
-    return [(RoomSpan(*span), done) for span, done in texts]

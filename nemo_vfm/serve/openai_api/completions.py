@@ -33,7 +33,13 @@ class Completions(Endpoint):
         def written(number: int, piece: Piece, is_first: bool) -> dict[str, Json]:
             text, tokens = "", list[WrittenToken]()
             if is_first and asked.echo:
-                text, tokens = self._echo(texts[number].tokens, piece)
+                offsets, writer = [], TokenText(served.decode)
+                for token in texts[number].tokens:
+                    offsets.append(len(text))
+                    text += writer.add(token)
+                text += writer.rest()
+                if piece.given:
+                    tokens = [WrittenToken(*pair) for pair in zip(piece.given, offsets, strict=True)]
             shift = shifts.setdefault(number, len(text))
             tokens += [WrittenToken(one.result, one.offset + shift) for one in piece.tokens]
             return {"index": number, "text": text + piece.text, "finish_reason": piece.ending,
@@ -55,15 +61,6 @@ class Completions(Endpoint):
         if not isinstance(prompt, str):
             return tuple(prompt)
         return tuple(self.served.tokenizer.encode([prompt])[0]) or (self.served.tokenizer.end(),)
-
-    def _echo(self, tokens: Sequence[int], piece: Piece) -> tuple[str, list[WrittenToken]]:
-        """The text of a prompt's tokens, and where each begins if log-probabilities are wanted."""
-        text, offsets, writer = "", [], TokenText(self.served.decode)
-        for token in tokens:
-            offsets.append(len(text))
-            text += writer.add(token)
-        given = piece.given
-        return text + writer.rest(), [WrittenToken(*pair) for pair in zip(given, offsets, strict=True)] if given else []
 
 
 def _logprobs(tokens: Sequence[WrittenToken], names: TokenNames) -> dict[str, Json]:

@@ -5,7 +5,6 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 
 from nemo_vfm.core import log, ranks
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats, OperandSummary
@@ -54,7 +53,7 @@ class Fp8Monitor:
         self._inputs: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=10))
         self._dead: dict[str, int] = defaultdict(int)
         if ranks.is_first():
-            truncate(self._path(fit), fit.step)
+            truncate(fit.run.folder / FILE, fit.step)
         if not any(fp8_linears(fit.model)) and fit.plan.pipeline == 1:
             log.warn("Fp8Monitor has nothing to watch: no linear is in FP8; set precision=fp8")
         self._begin(fit)
@@ -63,7 +62,10 @@ class Fp8Monitor:
         """Say what was seen, where this step was looked at; begin to look where the next one will be."""
         if fit.step % self.every_steps == 0 and fit.metrics.get("skipped") is None:
             layers, ages = _gather_stats(fit)
-            fit.metrics |= _largest(layers)
+            if every := [one for operands in layers.values() for one in operands.values()]:
+                # The worst of all layers, for the curves.
+                fit.metrics["fp8_saturated"] = max(one.share(one.saturated) for one in every)
+                fit.metrics["fp8_flushed"] = max(one.share(one.flushed) for one in every)
             problems = [one for one in self._problems(layers) if one not in self._named]
             self._say(fit, problems, layers)
             if ranks.is_first():
@@ -119,12 +121,8 @@ class Fp8Monitor:
             "ages": ages,
             "problems": [{"layer": name, "problem": text, "to_bf16": self.to_bf16} for name, text in problems],
         }
-        with self._path(fit).open("a") as file:
+        with (fit.run.folder / FILE).open("a") as file:
             file.write(json.dumps(line) + "\n")
-
-    @staticmethod
-    def _path(fit: TrainState) -> Path:
-        return fit.run.folder / FILE
 
 
 def _short(one: OperandSummary) -> dict[str, float]:
@@ -149,14 +147,3 @@ def _gather_stats(fit: TrainState) -> tuple[dict[str, dict[str, OperandSummary]]
                 found, before = OperandSummary(**values), layers.setdefault(name, {}).get(role)
                 layers[name][role] = found if before is None else before.merged(found)
     return layers, ages
-
-
-def _largest(layers: Layers) -> dict[str, float]:
-    """The worst of all layers, for the curves."""
-    every = [one for operands in layers.values() for one in operands.values()]
-    if not every:
-        return {}
-    return {
-        "fp8_saturated": max(one.share(one.saturated) for one in every),
-        "fp8_flushed": max(one.share(one.flushed) for one in every),
-    }

@@ -25,7 +25,7 @@ class WriteMetrics:
     def on_start(self, fit: TrainState) -> None:
         """Forget the lines of steps that will be taken again."""
         if ranks.is_first():
-            truncate(self._path(fit), fit.step)
+            truncate(fit.run.folder / "metrics.jsonl", fit.step)
 
     def on_step(self, fit: TrainState) -> None:
         """Append one line. Names lose their secrets here, before the checkpoint keeps them too."""
@@ -35,17 +35,13 @@ class WriteMetrics:
         # JSON has no NaN: a number that is not finite is left out of the line, as a gap in the curve.
         finite = {name: value for name, value in fit.metrics.items() if math.isfinite(value)}
         line = json.dumps({"step": fit.step, "time_s": round(fit.elapsed_s, 4), **finite})
-        with self._path(fit).open("a") as file:
+        with (fit.run.folder / "metrics.jsonl").open("a") as file:
             file.write(line + "\n")
         for logger in self.loggers:
             logger.log_metrics(finite, fit.step)
         picture = fit.run.folder / "samples" / f"step-{fit.step:08d}.png"
         for logger in self.loggers if self.loggers and picture.is_file() else ():
             logger.log_picture(picture, fit.step)
-
-    @staticmethod
-    def _path(fit: TrainState) -> Path:
-        return fit.run.folder / "metrics.jsonl"
 
 
 def truncate(path: Path, step: int) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
 
 from nemo_vfm.core import ranks
 from nemo_vfm.core.bounds import MAX_FRAMES, MAX_SIDE_PX, frame_rate, require_between
@@ -82,20 +81,17 @@ class Preview:
             return
         source = self.prompts
         prompts = [one.text for one in source.prompts()] if isinstance(source, PromptSource) else list(source)
+        size = {"width": self.width_px, "height": self.height_px}
+        read = {path: torch.from_numpy(given_frames(path, self.given_frames, **size)) for path in set(self.given)}
+        given = [read[path] for path in self.given] * (len(prompts) if len(self.given) == 1 else 1)
         fit.model.eval()
         with fit.ema.applied(fit.model) if fit.ema else nullcontext():
             video_BTHWC = self.pipeline.generate(
                 fit.model, prompts, num_frames=self.num_frames, height=self.height_px, width=self.width_px,
-                fps=self.fps, seed=fit.run.seed, given=self._first_frames(len(prompts)) or None,
+                fps=self.fps, seed=fit.run.seed, given=given or None,
             )  # fmt: skip
         fit.model.train()
         if not ranks.is_first():  # each rank had to draw: it may hold a part of every layer
             return
         write_grid(fit.run.folder / "samples" / f"step-{fit.step:08d}", video_BTHWC.numpy(), self.fps)
         write_json(fit.run.folder / "samples" / "prompts.json", prompts)
-
-    def _first_frames(self, num_prompts: int) -> list[Tensor]:
-        """The first frames of each sample; empty where nothing is given."""
-        size = {"width": self.width_px, "height": self.height_px}
-        read = {path: torch.from_numpy(given_frames(path, self.given_frames, **size)) for path in set(self.given)}
-        return [read[path] for path in self.given] * (num_prompts if len(self.given) == 1 else 1)

@@ -48,17 +48,14 @@ class PreviewTexts:
         if fit.plan.world > 1 or not fit.due(self.every_steps):
             return
         assert isinstance(fit.model, Continues)
-        fit.model.eval()
-        with fit.ema.applied(fit.model) if fit.ema else nullcontext():
-            texts = self._texts(fit.model, fit.run.seed)
-        fit.model.train()
-        found = [{"prompt": prompt, "text": text} for prompt, text in zip(self.prompts, texts, strict=True)]
-        write_json(fit.run.folder / "samples" / f"step-{fit.step:08d}.json", {"step": fit.step, "texts": found})
-
-    def _texts(self, model: Continues[object], seed: int) -> list[str]:
         end = self.tokenizer.end()
         beginnings = [tokens or [end] for tokens in self.tokenizer.encode(self.prompts)]
-        seeds = [derive(seed, "preview", place) for place in range(len(beginnings))]
-        found = generate(model, beginnings, max_new=self.max_tokens, choice=self.choice, seeds=seeds,
-                         stop=frozenset([end]), device=device())  # fmt: skip
-        return [self.tokenizer.decode(tokens) for tokens in found]
+        seeds = [derive(fit.run.seed, "preview", place) for place in range(len(beginnings))]
+        fit.model.eval()
+        with fit.ema.applied(fit.model) if fit.ema else nullcontext():
+            made = generate(fit.model, beginnings, max_new=self.max_tokens, choice=self.choice, seeds=seeds,
+                            stop=frozenset([end]), device=device())  # fmt: skip
+        fit.model.train()
+        texts = [self.tokenizer.decode(tokens) for tokens in made]
+        found = [{"prompt": prompt, "text": text} for prompt, text in zip(self.prompts, texts, strict=True)]
+        write_json(fit.run.folder / "samples" / f"step-{fit.step:08d}.json", {"step": fit.step, "texts": found})

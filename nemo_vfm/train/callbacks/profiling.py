@@ -33,6 +33,7 @@ class Profile:
                 f"least 0"
             )
         self.first_step, self.num_steps, self.ranks, self.shapes = first_step, num_steps, tuple(ranks), shapes
+        self._last = first_step + num_steps - 1
         self._running: profile | None = None
         self._began = 0
 
@@ -52,10 +53,6 @@ class Profile:
         """Write what there is where the run ends between the two."""
         if self._running is not None:
             self._write(fit)
-
-    @property
-    def _last(self) -> int:
-        return self.first_step + self.num_steps - 1
 
     def _begin(self, fit: TrainState) -> None:
         inside = self.first_step <= fit.step + 1 <= self._last and not fit.finished

@@ -31,17 +31,14 @@ class ShowProgress:
         if math.isfinite(loss):  # of a step that was skipped it is not
             self._smooth = loss if self._smooth is None else 0.95 * self._smooth + 0.05 * loss
         now = fit.step if fit.limit_s is None else int(fit.elapsed_s)
-        self._bar.advance(now - self._shown, self._note(fit))
+        # The loss is a mean of about 20 steps; of a run that ends by the clock also what its bar does not say.
+        note = [] if self._smooth is None else [f"smoothed loss {self._smooth:.4f}"]
+        if fit.limit_s is not None:
+            step_s = progress.current().get("step_s")
+            speed = [f"{1 / step_s:.2f} steps/s"] if isinstance(step_s, float) and step_s else []
+            note = [f"step {fit.step:,}", *note, *speed]
+        self._bar.advance(now - self._shown, ", ".join(note))
         self._shown = now
-
-    def _note(self, fit: TrainState) -> str:
-        """The loss, a mean of about 20 steps; of a run that ends by the clock also what its bar does not say."""
-        loss = [] if self._smooth is None else [f"smoothed loss {self._smooth:.4f}"]
-        if fit.limit_s is None:
-            return ", ".join(loss)
-        step_s = progress.current().get("step_s")
-        speed = [f"{1 / step_s:.2f} steps/s"] if isinstance(step_s, float) and step_s else []
-        return ", ".join([f"step {fit.step:,}", *loss, *speed])
 
     def on_end(self, fit: TrainState) -> None:
         """Take it down."""

@@ -1,11 +1,10 @@
 """Measures the loss on held-out batches, as a whole and by noise level, and the metrics that a task has besides."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.task import HasValidationMetrics, RanksGroups, ReportsPerplexity, Task
 from nemo_vfm.core.types.training_data import HasTimeWindows, TrainingData
 
@@ -53,8 +52,16 @@ class Validate:
 
     def on_step(self, fit: "TrainState") -> None:
         """Measure where due, with the averaged weights if there are any."""
-        if (batches := self._due(fit)) is None:
-            return
+        data, last = fit.data, fit.step - 1
+        if self.window is None:
+            if not fit.due(self.every_steps):
+                return
+            batches = data.val_dataloader()
+        else:
+            assert isinstance(data, HasTimeWindows), "see require"
+            if not (fit.finished or fit.ended_early or data.ends_time_window(last)):
+                return
+            batches = data.rest_of_time_window(last)
         from nemo_vfm.data.shards.shard_folder import warn_that_none_is_held_out
         from nemo_vfm.train.state import validation_batches
 
@@ -74,15 +81,6 @@ class Validate:
         if isinstance(fit.task, HasValidationMetrics):
             of_groups = validation_batches.measures_of_groups(fit, grouped, self.top_k) if self.group else {}
             validation_batches.add_metrics(fit, fit.task, counted, of_groups)
-
-    def _due(self, fit: "TrainState") -> Iterable[Batch] | None:
-        """What is measured after this step; None where nothing is."""
-        if self.window is None:
-            return fit.data.val_dataloader() if fit.due(self.every_steps) else None
-        data, last = fit.data, fit.step - 1
-        assert isinstance(data, HasTimeWindows), "see require"
-        ends = fit.finished or fit.ended_early or data.ends_time_window(last)
-        return data.rest_of_time_window(last) if ends else None
 
     def _by_noise(self, losses: torch.Tensor, weights: torch.Tensor, noise: torch.Tensor) -> dict[str, float]:
         from nemo_vfm.train.state.validation_batches import mean

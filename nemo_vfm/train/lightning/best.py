@@ -43,6 +43,7 @@ class BestSoFar:
     def __init__(self, folder: WritePath, keep: KeepBest | None) -> None:
         self.folder, self.keep = folder, keep
         self.step, self.score = -1, math.nan
+        self._by = "" if keep is None else f"{keep.mode} {keep.metric}"
 
     def improves(self, metrics: Mapping[str, object], step: int) -> bool:
         """Whether this step is better than all before, as the first rank sees it; it is the best from here on."""
@@ -73,15 +74,12 @@ class BestSoFar:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
-        return {"best_by": self._by(), "best_step": self.step, "best_score": self.score}
+        return {"best_by": self._by, "best_step": self.step, "best_score": self.score}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse, where the choice was made by the same metric."""
-        if state.get("best_by") == self._by():
+        if state.get("best_by") == self._by:
             self.step, self.score = int(state["best_step"]), float(state["best_score"])
-
-    def _by(self) -> str:
-        return "" if self.keep is None else f"{self.keep.mode} {self.keep.metric}"
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

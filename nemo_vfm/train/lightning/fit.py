@@ -57,13 +57,11 @@ class LightningBar(Callback):
         self._bar.advance(reached - self._shown, "" if loss is None else f"loss {float(loss):.4f}")
         self._shown = reached
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take it down."""
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """Take it down, also before an error is shown."""
         self._stack.close()
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Take it down before the error is shown."""
-        self._stack.close()
+    on_exception = on_train_end  # type: ignore[assignment]
 
 
 class RememberingTrainer(Trainer):

@@ -65,7 +65,8 @@ class RunMetrics(Logger):
             if ranks.is_first()
             else DummyLogger().experiment
         )
-        self._step: int | None = None
+        #: Lines are of this one, counted from 1; None before the run begins.
+        self.step: int | None = None
         self._early: list[Mapping[str, float]] = []
 
     @property
@@ -91,18 +92,14 @@ class RunMetrics(Logger):
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """A line of the step that is being taken, whatever number comes with it: some are of epochs or validations."""
-        if self._step is None:
+        if self.step is None:
             self._early.append(metrics)
         else:
-            self._lines.add(self._step, metrics)
-
-    def begin_step(self, number: int) -> None:
-        """Lines are of this one, counted from 1, until the next begins."""
-        self._step = number
+            self._lines.add(self.step, metrics)
 
     def begin(self) -> None:
         """The run begins: write what was logged before. Where it resumes, its first process has."""
-        self.begin_step(1)
+        self.step = 1
         for metrics in self._early:
             self._lines.add(1, metrics)
 
@@ -157,7 +154,7 @@ class RecordLoss(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """What is logged from here on comes behind the checkpoint."""
         for one in _of_run(trainer):
-            one.begin_step(steps.completed_steps(trainer) + 1)
+            one.step = steps.completed_steps(trainer) + 1
 
     on_train_batch_start = on_train_epoch_start  # type: ignore[assignment]
 

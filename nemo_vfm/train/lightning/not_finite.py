@@ -29,7 +29,12 @@ class StopAtNaN(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count one; ranks agree every few batches, since each agreement takes time."""
-        self._in_a_row = 0 if all(map(math.isfinite, _losses(trainer, outputs))) else self._in_a_row + 1
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        losses: list[Any] = [loss]
+        if loss is None:  # of a module that optimises by itself: what it logs by such a name
+            logged = trainer.callback_metrics.items()
+            losses = [value for name, value in logged if "loss" in name and not name.startswith(("val", "test"))]
+        self._in_a_row = 0 if all(math.isfinite(float(one)) for one in losses) else self._in_a_row + 1
         self._batches += 1
         if self._batches % IN_A_ROW == 0 and greatest(float(self._in_a_row)) >= (IN_A_ROW,):
             self._stop("stays")
@@ -45,12 +50,3 @@ class StopAtNaN(Callback):
         raise UserError(f"the loss {how} NaN or infinite, and on_nan is stop{found}. Lower the learning rate, set "
                         f"trainer.gradient_clip_val, or look for damaged samples; with on_nan=continue the run "
                         f"continues")  # fmt: skip
-
-
-def _losses(trainer: Trainer, outputs: Any) -> list[float]:
-    """What the step returns; of a module that optimises by itself, which returns none, what it logs by such a name."""
-    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-    if loss is not None:
-        return [float(loss)]
-    logged = trainer.callback_metrics.items()
-    return [float(value) for name, value in logged if "loss" in name and not name.startswith(("val", "test"))]

@@ -118,8 +118,13 @@ class ExactResume(Callback):
 
     def state(self, trainer: Trainer) -> dict[str, Any]:
         """What `_go_on` needs of this rank."""
-        running = running_state(trainer, trainer.lightning_module, self._unsaved)
-        return running | self.place.state() | {"found": _found(trainer)}
+        module, found = trainer.lightning_module, {}
+        for one in _finders(trainer):  # the attributes of the module or its data that they set
+            own = one._batch_arg_name if isinstance(one, BatchSizeFinder) else one._attr_name  # type: ignore[attr-defined]
+            for name in [own] if own else ["lr", "learning_rate"]:
+                if lightning_hasattr(module, name):
+                    found[name] = lightning_getattr(module, name)
+        return running_state(trainer, module, self._unsaved) | self.place.state() | {"found": found}
 
     def _load(self, load: Callable[..., dict[str, Any]], *args: Any, **kwargs: Any) -> dict[str, Any]:
         """A module takes its own from a checkpoint once more where an epoch is started again, and may take it out."""
@@ -212,17 +217,6 @@ def _finders(trainer: Trainer) -> list[Callback]:
     return [one for one in trainer.callbacks if isinstance(one, LearningRateFinder | BatchSizeFinder)]  # type: ignore[attr-defined]
 
 
-def _found(trainer: Trainer) -> dict[str, Any]:
-    """The attributes of the module or its data that they set, by name."""
-    module, values = trainer.lightning_module, {}
-    for one in _finders(trainer):
-        own = one._batch_arg_name if isinstance(one, BatchSizeFinder) else one._attr_name  # type: ignore[attr-defined]
-        for name in [own] if own else ["lr", "learning_rate"]:
-            if lightning_hasattr(module, name):
-                values[name] = lightning_getattr(module, name)
-    return values
-
-
 def _set_found(trainer: Trainer, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         lightning_setattr(trainer.lightning_module, name, value)
@@ -246,15 +240,11 @@ class SaveAndStop(Checkpoint):
         self, folder: WritePath, every_steps: int, keep_last: int, exact: ExactResume, keep_best: KeepBest | None = None
     ) -> None:  # fmt: skip
         self.folder, self.every_steps, self.keep_last, self.exact = folder, every_steps, keep_last, exact
+        self.dirpath = str(folder / "checkpoints")  #: as of Lightning's `ModelCheckpoint`
         self.best = BestSoFar(folder / "checkpoints", keep_best)
         self._saved, self._urgency, self._validated = -1, 0.0, False
         self._stepped, self._counted = False, 0  # as optimizers say, and as Lightning counts
         self._kept: list[dict[str, Any]] | None = None
-
-    @property
-    def dirpath(self) -> str:
-        """As of Lightning's `ModelCheckpoint`."""
-        return str(self.folder / "checkpoints")
 
     @property
     def last_model_path(self) -> str:

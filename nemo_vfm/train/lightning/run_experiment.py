@@ -65,7 +65,17 @@ class RunExperiment:
     ) -> None:
         """A figure of matplotlib, or several side by side, which are closed as SummaryWriter closes them."""
         figures = list(figure) if isinstance(figure, Sequence) else [figure]
-        self._save(tag, _side_by_side(figures), global_step)
+        pictures = list[Image.Image]()
+        for one in figures:
+            buffer = BytesIO()
+            one.savefig(buffer, format="png")
+            pictures.append(Image.open(buffer).convert("RGB"))
+        size = sum(picture.width for picture in pictures), max(picture.height for picture in pictures)
+        whole, left = Image.new("RGB", size, "white"), 0
+        for picture in pictures:
+            whole.paste(picture, (left, 0))
+            left += picture.width
+        self._save(tag, whole, global_step)
         if close and (pyplot := sys.modules.get("matplotlib.pyplot")):  # without it no figure is open
             for one in figures:
                 pyplot.close(one)
@@ -136,17 +146,3 @@ def _pixels(tag: str, values: Any, dataformats: str) -> np.ndarray:
     grid[:count] = values_NHWC
     grid = grid.reshape(rows, columns, height, width, channels).swapaxes(1, 2)
     return grid.reshape(rows * height, columns * width, channels)
-
-
-def _side_by_side(figures: Sequence[Any]) -> Image.Image:
-    pictures = list[Image.Image]()
-    for figure in figures:
-        buffer = BytesIO()
-        figure.savefig(buffer, format="png")
-        pictures.append(Image.open(buffer).convert("RGB"))
-    whole = Image.new("RGB", (sum(one.width for one in pictures), max(one.height for one in pictures)), "white")
-    left = 0
-    for one in pictures:
-        whole.paste(one, (left, 0))
-        left += one.width
-    return whole

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 
 from lightning.pytorch import LightningModule
 from torch import Tensor
@@ -23,7 +22,15 @@ def begin_with(start: StartWeights, module: LightningModule, slot: str = "start_
         path = find_checkpoint(path, "best" if (path / "checkpoints" / BEST).exists() else "last")
     module.configure_model()  # the layers that a module makes in this hook have weights, too; it may be called twice
     own = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}  # no extra state
-    given = _read(path, start.key, slot)
+    try:
+        if format_of(path) == "safetensors":  # mapped, not yet read
+            with closing(open_safetensors(path)) as mapped:
+                given = {name: mapped.get_tensor(name) for name in mapped.keys()}  # noqa: SIM118  # it is no mapping
+        else:
+            given = read_foreign(path, key=start.key, leave_out=True).weights
+    except (DataError, UserError, OSError) as error:
+        said = str(error).replace("--key", f"{slot}.key")  # as a command that reads such files has it
+        raise UserError(f"{slot}: {path}: {said}") from error
     here, there = ({name: tuple(tensor.shape) for name, tensor in of.items()} for of in (own, given))
     unfit = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
     new = [name for name in unfit if any(f"{name}.".startswith(f"{prefix}.") for prefix in start.may_differ)]
@@ -37,18 +44,6 @@ def begin_with(start: StartWeights, module: LightningModule, slot: str = "start_
     log.info(f"begins with {len(taken)} weights of {path}")
     if new:
         log.warn(f"not loaded from there: {_counts(new, here, there)} ({some(new, 6)})")
-
-
-def _read(path: Path, key: str | None, slot: str) -> dict[str, Tensor]:
-    """The weights by name; of safetensors they are mapped, not yet read."""
-    try:
-        if format_of(path) == "safetensors":
-            with closing(open_safetensors(path)) as mapped:
-                return {name: mapped.get_tensor(name) for name in mapped.keys()}  # noqa: SIM118  # it is no mapping
-        return read_foreign(path, key=key, leave_out=True).weights
-    except (DataError, UserError, OSError) as error:
-        said = str(error).replace("--key", f"{slot}.key")  # as a command that reads such files has it
-        raise UserError(f"{slot}: {path}: {said}") from error
 
 
 def _counts(names: Sequence[str], here: Mapping[str, object], there: Mapping[str, object]) -> str:

@@ -59,7 +59,15 @@ class MLflow:
 
     def open(self, folder: Path) -> "Logger":
         """An MLFlowLogger on a new run, or on the run that was begun before."""
-        server = _server() if self.mode == "online" else None
+        server = None
+        if self.mode == "online":  # it stands in files of the run folder, so it holds no password
+            server = os.environ.get(SERVER, "")
+            if not server.startswith(("https://", "http://", "databricks")):
+                raise UserError(f"MLflow online needs a server: export {SERVER}=https://..., or set mode: offline")
+            try:
+                refuse_keys(KEYS, **{SERVER: server})
+            except ValueError as error:
+                raise UserError(str(error)) from error
         # No reports of use to its makers, and no minutes of attempts while a server is away: the step waits for them.
         os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -87,15 +95,3 @@ class MLflow:
         else:  # it ended as failed or finished before; now it runs
             logger.experiment.update_run(earlier, status="RUNNING")
         return logger
-
-
-def _server() -> str:
-    """The server that the environment names; it stands in files of the run folder, so it holds no password."""
-    server = os.environ.get(SERVER, "")
-    if not server.startswith(("https://", "http://", "databricks")):
-        raise UserError(f"MLflow online needs a server: export {SERVER}=https://..., or set mode: offline")
-    try:
-        refuse_keys(KEYS, **{SERVER: server})
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    return server

@@ -63,23 +63,19 @@ class CompareReconstructions:
             made, video = split(output, prepared.targets["video"])[0], prepared.targets["video"]
             assert isinstance(fit.task, Reconstruct)
             terms = {f"val_loss_of/{name}": value for name, value in fit.task.parts(output, prepared).items()}
-            for name, value in {**_alike(made, video), **terms}.items():
+            measures = {"val_psnr_db": psnr(made, video)}
+            if min(video.shape[3:]) >= 11:
+                measures["val_ssim"] = ssim(made, video)
+            for name, value in {**measures, **terms}.items():
                 found.setdefault(name, []).append(value.cpu())
             weights.append(prepared.weight_B.cpu())
             shown = torch.cat([video, made], dim=4)[: self.num_shown] if shown is None else shown
         if shown is None:
             log.warn_once("no clip is held out, so reconstructions are not measured; set data.val_fraction")
             return
-        fit.metrics |= {name: _mean(torch.cat(values), torch.cat(weights)) for name, values in found.items()}
+        weight_B = torch.cat(weights)
+        whole = weight_B.sum().clamp_min(1e-12)
+        fit.metrics |= {name: float((torch.cat(one) * weight_B).sum() / whole) for name, one in found.items()}
         if ranks.is_first():
             bytes_BTHWC = ((shown.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 4, 1).contiguous().cpu()
             write_grid(fit.run.folder / "reconstructions" / f"step-{fit.step:08d}", bytes_BTHWC.numpy(), self.fps)
-
-
-def _alike(made: Tensor, video: Tensor) -> dict[str, Tensor]:
-    measures = {"val_psnr_db": psnr(made, video)}
-    return measures if min(video.shape[3:]) < 11 else measures | {"val_ssim": ssim(made, video)}
-
-
-def _mean(values_B: Tensor, weights_B: Tensor) -> float:
-    return float((values_B * weights_B).sum() / weights_B.sum().clamp_min(1e-12))

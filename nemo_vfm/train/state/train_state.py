@@ -117,32 +117,27 @@ class TrainState:
     def advance(self, batch: Batch) -> None:
         """Take one optimizer step on one global batch."""
         assert batch.index == self.step, f"the loader returned batch {batch.index} at step {self.step}"
-        if self.step + 1 in self.skip.steps:  # it is counted, and nothing else; its metrics are gaps in the curves
+        is_skipped = self.step + 1 in self.skip.steps
+        if is_skipped:  # it is counted, and nothing else; its metrics are gaps in the curves
             self.result = StepResult(math.nan, math.nan, math.nan, 0)
-            self.step += 1
-            self.set_lr()
-            self._agree()
-            self.metrics = {"skipped": 1.0}
-            return
-        # Without names nobody asks for the keys, which a batch of features has to make.
-        self.result = self.runner.step([self.skip.left(batch) if self.skip.samples else batch])
+        else:
+            # Without names nobody asks for the keys, which a batch of features has to make.
+            self.result = self.runner.step([self.skip.left(batch) if self.skip.samples else batch])
         self.step += 1
         self.set_lr()
-        if self.ema is not None:
+        if self.ema is not None and not is_skipped:
             self.ema.update(self.model, self.step)
-        self._agree()
-        self.metrics = {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "lr": self.result.lr}
+        # Ranks agree on the time and on who asks for an end.
+        elapsed_s, wished = time.monotonic() - self._clock, float(self.end_wished)
+        self.elapsed_s, self.stop, early = greatest(elapsed_s, preemption.urgency(), wished)
+        self.ended_early = early > 0
+        figures = {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "lr": self.result.lr}
+        self.metrics = {"skipped": 1.0} if is_skipped else figures
 
     def set_lr(self) -> None:
         """Set the learning rates of the coming step; after the last step there are none."""
         if not self.finished:
             self.runner.set_lr(self.schedule.factor(self.step, self.total_steps))
-
-    def _agree(self) -> None:
-        """Synchronise elapsed time and stop requests across ranks."""
-        elapsed_s, wished = time.monotonic() - self._clock, float(self.end_wished)
-        self.elapsed_s, self.stop, early = greatest(elapsed_s, preemption.urgency(), wished)
-        self.ended_early = early > 0
 
     @property
     def model(self) -> nn.Module:

@@ -48,12 +48,6 @@ def norm_of(sizes: BlockSizes) -> nn.Module:
     return _NORMS[sizes.norm](dim=sizes.width, eps=sizes.eps)
 
 
-def head_norm_of(sizes: BlockSizes) -> nn.Module | None:
-    """The norm of each head's queries or keys, if there is one."""
-    kind = RMSNorm1p if sizes.norm == "rmsnorm1p" else RMSNorm
-    return kind(dim=sizes.head_dim, eps=sizes.eps) if sizes.qk_norm else None
-
-
 class AttentionCache(Protocol):
     """Keeps keys and values of a generation, and attends to them."""
 
@@ -126,7 +120,10 @@ class CausalAttention(nn.Module):
         self.scale = 1.0 if sizes.query_scalar is None else (sizes.head_dim / sizes.query_scalar) ** 0.5
         self.layer, self.head_dim, self.queries = layer, sizes.head_dim, sizes.heads // sizes.groups
         self.qkv = Linear(sizes.width, (sizes.heads + 2 * sizes.groups) * sizes.head_dim, bias=sizes.qkv_bias)
-        self.q_norm, self.k_norm = head_norm_of(sizes), head_norm_of(sizes)
+        kind = RMSNorm1p if sizes.norm == "rmsnorm1p" else RMSNorm
+        self.q_norm, self.k_norm = (
+            kind(dim=sizes.head_dim, eps=sizes.eps) if sizes.qk_norm else None for _ in range(2)
+        )
         self.out = Linear(sizes.heads * sizes.head_dim, sizes.width, bias=False)
 
     def fused_rows(self) -> dict[str, dict[str, int]]:

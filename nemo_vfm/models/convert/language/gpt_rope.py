@@ -42,18 +42,14 @@ _NAMES: dict[type[RopeScaling], str] = {
 
 def ropes_of(config: Mapping[str, Json], family: GptFamily) -> tuple[TextRope, TextRope | None]:
     """What GPT is to be built with: for blocks without a window, and where those with one have their own, for these."""
-    if family.two_thetas:
-        return _two_ropes(config, family)
-    told = [place for place in _PLACES if config.get(place)]
-    found = [_rope(_entry(config, place), config, family) for place in told] or [_rope({}, config, family)]
-    if found[-1] != found[0]:
-        raise DataError("config.json says one thing in rope_scaling and another in rope_parameters, and versions of "
-                        "transformers differ in what they take; leave out the wrong one")  # fmt: skip
-    return found[0], None
-
-
-def _two_ropes(config: Mapping[str, Json], family: GptFamily) -> tuple[TextRope, TextRope]:
-    """Version 4 has `rope_theta`, `rope_scaling` and `rope_local_base_freq`, and version 5 a mapping for each."""
+    if not family.two_thetas:
+        told = [place for place in _PLACES if config.get(place)]
+        found = [_rope(_entry(config, place), config, family) for place in told] or [_rope({}, config, family)]
+        if found[-1] != found[0]:
+            raise DataError("config.json says one thing in rope_scaling and another in rope_parameters, and versions "
+                            "of transformers differ in what they take; leave out the wrong one")  # fmt: skip
+        return found[0], None
+    # Version 4 has `rope_theta`, `rope_scaling` and `rope_local_base_freq`, and version 5 a mapping for each.
     both = _entry(config, "rope_parameters") if config.get("rope_parameters") else {}
     if more := sorted(both.keys() - {_FAR, _NEAR}):
         raise DataError(f"config.json of a {family.architecture} says {more[0]}: {value_text(both[more[0]])} in "
@@ -65,12 +61,12 @@ def _two_ropes(config: Mapping[str, Json], family: GptFamily) -> tuple[TextRope,
             raise DataError(f"config.json says {key}: {value_text(scaling[key])} in rope_scaling and "
                             f"{value_text(far[key])} in rope_parameters; leave out the wrong one")  # fmt: skip
     far |= dict(scaling)
-    for told, key, usual in ((far, "rope_theta", 1e6), (near, _NEAR_THETA, 1e4)):
-        theta = config.get(key, told.get("rope_theta", usual))
-        if told.get("rope_theta", theta) != theta:
-            raise DataError(f"config.json says {key}: {value_text(theta)} on top and {value_text(told['rope_theta'])} "
+    for one, key, usual in ((far, "rope_theta", 1e6), (near, _NEAR_THETA, 1e4)):
+        theta = config.get(key, one.get("rope_theta", usual))
+        if one.get("rope_theta", theta) != theta:
+            raise DataError(f"config.json says {key}: {value_text(theta)} on top and {value_text(one['rope_theta'])} "
                             f"for rotary positions; leave out the wrong one")  # fmt: skip
-        told["rope_theta"] = theta
+        one["rope_theta"] = theta
     rest = {key: value for key, value in config.items() if key != "rope_theta"}
     return _rope(far, rest, family), _rope(near, rest, family)
 

@@ -71,7 +71,14 @@ class NativeWeights(SourceFolder):
     ) -> None:
         self.folder, self._stack, self._others = path, ExitStack(), given.others
         found = prefixes_of(given.tensors)
-        self.prefix = _choose_version(found, key)
+        averaged = [prefix for prefix in found if f".{prefix}".endswith(f".{_AVERAGED}")]
+        chosen = averaged or list(found)
+        if key is not None:
+            chosen = [prefix for prefix in found if f".{prefix}".endswith(f".{key}.")]
+        if len(chosen) != 1:
+            names = ", ".join(prefix.rstrip(".") or "one without a name" for prefix in found)
+            raise UserError(f"it holds the networks {names}; say with --key which one is meant")
+        self.prefix = chosen[0]
         version = found[self.prefix]
         files = numbered_layers(given.tensors, self.prefix) if version == "nemo" else dict(given.tensors)
         self._files = files
@@ -131,37 +138,18 @@ def write_native(
     else:
         cosmos_family.config_of(model)
         maps = native_maps(model, "2" if model.learned_positions is None else "1", PREFIX)
-        tables = _tables(model)
+        # Tables that NVIDIA's programs compute and keep beside the weights; diffusers and ComfyUI know a file by them.
+        # A head's dimensions are cut into time, height and width as in Cosmos' rotary positions: a sixth, in pairs, for
+        # each of the latter two.
+        side = model.rope.head_dim // 6 * 2
+        time = model.rope.head_dim - 2 * side
+        tables = {f"{PREFIX}pos_embedder.seq": torch.arange(128.0)}
+        if model.learned_positions is None:
+            tables[f"{PREFIX}pos_embedder.dim_spatial_range"] = torch.arange(0, side, 2).float() / side
+            tables[f"{PREFIX}pos_embedder.dim_temporal_range"] = torch.arange(0, time, 2).float() / time
     folder.mkdir(parents=True, exist_ok=True)
     write_files(model, maps, weights, folder, file_bytes=inf, dtype=dtype, tables=tables)
     return folder / FILE
-
-
-def _tables(model: DiT) -> dict[str, Tensor]:
-    """The tables that NVIDIA's programs compute and keep beside the weights; diffusers and ComfyUI know a file by them.
-
-    A head's dimensions are cut into time, height and width as in Cosmos' rotary positions: a sixth, in pairs, for each
-    of the latter two.
-    """
-    side = model.rope.head_dim // 6 * 2
-    time = model.rope.head_dim - 2 * side
-    found = {"seq": torch.arange(128.0)}
-    if model.learned_positions is None:
-        found["dim_spatial_range"] = torch.arange(0, side, 2).float() / side
-        found["dim_temporal_range"] = torch.arange(0, time, 2).float() / time
-    return {f"{PREFIX}pos_embedder.{name}": table for name, table in found.items()}
-
-
-def _choose_version(found: Mapping[str, Version], key: str | None) -> str:
-    if key is not None:
-        chosen = [prefix for prefix in found if f".{prefix}".endswith(f".{key}.")]
-    else:
-        averaged = [prefix for prefix in found if f".{prefix}".endswith(f".{_AVERAGED}")]
-        chosen = averaged or list(found)
-    if len(chosen) != 1:
-        names = ", ".join(prefix.rstrip(".") or "one without a name" for prefix in found)
-        raise UserError(f"it holds the networks {names}; say with --key which one is meant")
-    return chosen[0]
 
 
 def config_of(version: Version, shapes: Mapping[str, Shape], stretch: Sequence[float] | None) -> dict[str, Json]:

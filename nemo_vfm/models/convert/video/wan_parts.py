@@ -60,12 +60,42 @@ def is_part(names: Collection[str]) -> bool:
 
 
 def part_of(shapes: Mapping[str, Shape]) -> WanPart:
-    """The part that tensors of these names and shapes are of."""
+    """The part that tensors of these names and shapes are of.
+
+    A text encoder is under its own names or transformers': a UMT5 has positions in every block, a T5 in the first.
+    """
     if _VAE in shapes:
         kind = "2.2" if _VAE_22 in shapes else "2.1"
         return WanPart(f"the autoencoder of Wan {kind}", "diffusion_pytorch_model.safetensors",
                        _vae_config(shapes), {_vae_name(name): name for name in shapes})  # fmt: skip
-    return _text_part(shapes)
+    names: dict[str, str] = {}
+    for name in shapes:
+        theirs = name
+        if _TEXT_THEIRS not in shapes:
+            stem, _, kind = name.rpartition(".")
+            match = re.fullmatch(r"blocks\.(\d+)\.(.+)", stem)
+            if match is not None and match[2] in _T5:
+                theirs = f"encoder.block.{match[1]}.{_T5[match[2]]}.{kind}"
+            elif stem in _T5_OUTSIDE:
+                theirs = f"{_T5_OUTSIDE[stem]}.{kind}"
+            else:
+                raise DataError(f"{name[:200]} is not a tensor of a T5")
+        names[theirs] = name
+    first = "encoder.block.0.layer.0.SelfAttention"
+    wanted = (f"{first}.relative_attention_bias.weight", "shared.weight", _TEXT_THEIRS, f"{first}.q.weight")
+    (buckets, heads), (vocab, width), (hidden, _), (inner, _) = (
+        _sizes(shapes, names.get(name, name), 2) for name in wanted
+    )
+    umt5 = "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight" in names
+    config: dict[str, Json] = {
+        "architectures": ["UMT5EncoderModel" if umt5 else "T5EncoderModel"], "model_type": "umt5" if umt5 else "t5",
+        "vocab_size": vocab, "d_model": width, "d_ff": hidden, "d_kv": inner // heads, "num_heads": heads,
+        "num_layers": len({name.split(".")[2] for name in names if name.startswith("encoder.block.")}),
+        "relative_attention_num_buckets": buckets, "relative_attention_max_distance": 128,
+        "feed_forward_proj": "gated-gelu", "layer_norm_epsilon": 1e-6, "is_encoder_decoder": False,
+        "tie_word_embeddings": True, "dropout_rate": 0.0,
+    }  # fmt: skip
+    return WanPart("a text encoder, T5", "model.safetensors", config, names)
 
 
 def _sizes(shapes: Mapping[str, Shape], name: str, dims: int) -> Shape:
@@ -133,35 +163,3 @@ def _vae_config(shapes: Mapping[str, Shape]) -> dict[str, Json]:
         "temperal_downsample": list(times), "dropout": 0.0, "latents_mean": list(mean), "latents_std": list(deviation),
         "scale_factor_temporal": 2 ** sum(times), "scale_factor_spatial": 2 ** (stages - 1) * patch, **more,
     }  # fmt: skip
-
-
-def _text_part(shapes: Mapping[str, Shape]) -> WanPart:
-    """A text encoder under its own names or transformers': a UMT5 has positions in every block, a T5 in the first."""
-    names: dict[str, str] = {}
-    for name in shapes:
-        theirs = name
-        if _TEXT_THEIRS not in shapes:
-            stem, _, kind = name.rpartition(".")
-            match = re.fullmatch(r"blocks\.(\d+)\.(.+)", stem)
-            if match is not None and match[2] in _T5:
-                theirs = f"encoder.block.{match[1]}.{_T5[match[2]]}.{kind}"
-            elif stem in _T5_OUTSIDE:
-                theirs = f"{_T5_OUTSIDE[stem]}.{kind}"
-            else:
-                raise DataError(f"{name[:200]} is not a tensor of a T5")
-        names[theirs] = name
-    first = "encoder.block.0.layer.0.SelfAttention"
-    wanted = (f"{first}.relative_attention_bias.weight", "shared.weight", _TEXT_THEIRS, f"{first}.q.weight")
-    (buckets, heads), (vocab, width), (hidden, _), (inner, _) = (
-        _sizes(shapes, names.get(name, name), 2) for name in wanted
-    )
-    umt5 = "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight" in names
-    config: dict[str, Json] = {
-        "architectures": ["UMT5EncoderModel" if umt5 else "T5EncoderModel"], "model_type": "umt5" if umt5 else "t5",
-        "vocab_size": vocab, "d_model": width, "d_ff": hidden, "d_kv": inner // heads, "num_heads": heads,
-        "num_layers": len({name.split(".")[2] for name in names if name.startswith("encoder.block.")}),
-        "relative_attention_num_buckets": buckets, "relative_attention_max_distance": 128,
-        "feed_forward_proj": "gated-gelu", "layer_norm_epsilon": 1e-6, "is_encoder_decoder": False,
-        "tie_word_embeddings": True, "dropout_rate": 0.0,
-    }  # fmt: skip
-    return WanPart("a text encoder, T5", "model.safetensors", config, names)
