@@ -71,8 +71,15 @@ def read_keys(text: str, name: str) -> tuple[Key, ...]:
         if len(keys) > MAX_VALUES:
             raise UserError(f"{name} expands to more than {MAX_VALUES} values; a file to migrate has fewer")
     # `${a.b}` replaced by the single value at that address, where there is one.
-    values = {key.path: key.value for key in keys}
-    followed = [replace(key, value=_target_of(key.value, values)) for key in keys]
+    values, followed = {key.path: key.value for key in keys}, list[Key]()
+    for key in keys:
+        value = key.value
+        for _ in range(10):  # a chain that is longer, or a loop, stays as it is
+            match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+            if match is None or match[1] not in values:
+                break
+            value = values[match[1]]
+        followed.append(replace(key, value=value))
     named = {text for key in followed if _is_secret(key) for text in _texts(key.value) if len(text) >= _MIN_SECRET}
     # A secret stays one where an alias or a reference brings it under another name.
     return tuple(
@@ -106,20 +113,18 @@ class _ForeignReader:
             return self._anchors[event.anchor]
         if depth > MAX_DEPTH:
             raise UserError(f"{self._name}:{line}: values are nested more than {MAX_DEPTH} deep")
-        node = _Node(self._body(event, depth), line)
+        if isinstance(event, yaml.ScalarEvent):
+            node = _Node(plain(event.value) if event.implicit[0] else str(event.value), line)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            items = []
+            while not isinstance(item := next(self._events), yaml.SequenceEndEvent):
+                items.append(self._node(item, depth + 1))
+            node = _Node(items, line)
+        else:
+            node = _Node(self._read_mapping(depth), line)
         if event.anchor:
             self._anchors[event.anchor] = node
         return node
-
-    def _body(self, event: Any, depth: int) -> "Plain | list[_Node] | dict[str, _Node]":
-        if isinstance(event, yaml.ScalarEvent):
-            return plain(event.value) if event.implicit[0] else str(event.value)
-        if isinstance(event, yaml.SequenceStartEvent):
-            items = []
-            while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-                items.append(self._node(event, depth + 1))
-            return items
-        return self._read_mapping(depth)
 
     def _read_mapping(self, depth: int) -> dict[str, _Node]:
         found: dict[str, _Node] = {}
@@ -183,12 +188,3 @@ def _is_secret(key: Key) -> bool:
 
 def _texts(value: Value) -> list[str]:
     return [part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, str)]
-
-
-def _target_of(value: Value, values: dict[str, Value]) -> Value:
-    for _ in range(10):  # a chain that is longer, or a loop, stays as it is
-        match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-        if match is None or match[1] not in values:
-            break
-        value = values[match[1]]
-    return value

@@ -16,11 +16,13 @@ _SOURCE = "nemo_vfm.data.tokens.token_data.TokenSource"
 def language_data(draft: RecipeDraft) -> None:
     """The facts of the data."""
     draft.put("data._target_", "nemo_vfm.data.tokens.token_data.TokenData")
-    if _learns_answers(draft):
+    named = draft.get("dataset_class")
+    has_answers = draft.get("answer_files") is not None or (isinstance(named, str) and not _PLAIN_TEXT.search(named))
+    if has_answers:
         draft.differ("their data are chats, or questions with answers, of which the answers alone are learned; there "
                      "is no training on chats here, and all tokens of folders are learned")  # fmt: skip
     draft.leave("dataset_class", "data are folders of tokens, which recipes/llm/tokenize.yaml writes")
-    _sources(draft)
+    _sources(draft, has_answers)
     for fact, key in (("seq_length", "sequence_length"), ("batch_size", "batch_size")):
         if draft.whole(fact):
             draft.carry(fact, f"data.{key}", draft.whole(fact))
@@ -55,13 +57,8 @@ def language_data(draft: RecipeDraft) -> None:
     draft.leave("micro_batch", "parallel.microbatches splits a batch once its sizes are known")
 
 
-def _learns_answers(draft: RecipeDraft) -> bool:
-    named = draft.get("dataset_class")
-    return draft.get("answer_files") is not None or (isinstance(named, str) and not _PLAIN_TEXT.search(named))
-
-
-def _sources(draft: RecipeDraft) -> None:
-    pairs = {} if _learns_answers(draft) else _paths_and_weights(draft.get("data_path"))
+def _sources(draft: RecipeDraft, has_answers: bool) -> None:
+    pairs = {} if has_answers else _paths_and_weights(draft.get("data_path"))
     for name, (path, weight) in pairs.items():
         draft.put(f"data.sources.{name}._target_", _SOURCE)
         draft.put(f"data.sources.{name}.folder", path, _TOKENIZED)
