@@ -63,7 +63,6 @@ def launch(
             handled_by(ranks.hand_on, [signal.SIGINT, *numbers(signals)]),
         ):
             ranks.wait()
-            ranks.judge()
         if ranks.status in _FINAL or signals_sent or attempt == max_restarts:
             break
         warn(f"{ranks.story()}; restarting all {count} ({attempt + 1} of {max_restarts})")
@@ -108,7 +107,7 @@ class _Ranks:
         os.close(self._pipe)
 
     def wait(self) -> None:
-        """Until all have ended; the others soon after one that ended badly."""
+        """Until all have ended, the others soon after one that ended badly; then the status is that of all."""
         until = None
         while self._running:
             for rank, process in list(self._running.items()):
@@ -118,9 +117,6 @@ class _Ranks:
             if until is not None and time.monotonic() > until:
                 self.kill()
             time.sleep(_POLL_S)
-
-    def judge(self) -> None:
-        """The status of all, from how each ended and which signals were handed on."""
         code = self._ended[self._culprit()]
         if -code in self._signals_sent:  # it came before the rank could listen
             self.status = INTERRUPTED if -code == signal.SIGINT else PREEMPTED

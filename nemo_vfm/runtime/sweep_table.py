@@ -97,22 +97,17 @@ def show(axes: Sequence[str], rows: Sequence[Json], folder: Path) -> None:
     figures = [name for name in dict.fromkeys([*first, *names]) if name in names][:5]
     best = best_of(rows, measure, mode)
     room, shown = Console(file=sys.stdout).width, list(figures)
-    while len(shown) > 1 and _width(_table(axes, rows, shown, best)) > room:
+    table, unlimited = _table(axes, rows, shown, best), Console(width=10_000)  # every cell on one line
+    while len(shown) > 1 and unlimited.measure(table).maximum > room:
         shown.pop()
-    table = _table(axes, rows, shown, best)
+        table = _table(axes, rows, shown, best)
     # What is wider all the same is the terminal's to wrap: a value that is cut off says nothing.
-    Console(file=sys.stdout, markup=False, highlight=False, width=max(room, _width(table))).print(table)
+    Console(file=sys.stdout, markup=False, highlight=False, width=max(room, unlimited.measure(table).maximum)).print(
+        table
+    )
     legend = f"* {'highest' if mode == 'max' else 'lowest'} {measure}. " if best is not None else ""
     left = f"Left out to fit the terminal: {', '.join(figures[len(shown) :])}. " if len(shown) < len(figures) else ""
     sys.stdout.write(f"{legend}{left}The runs are in {folder}, the table in {folder / SWEEP}\n")
-
-
-def _width(table: "Table") -> int:
-    """Columns that it takes with every cell on one line."""
-    from rich.console import Console
-
-    console = Console(width=10_000)
-    return console.measure(table).maximum
 
 
 def _table(axes: Sequence[str], rows: Sequence[Json], figures: Sequence[str], best: Json) -> "Table":
