@@ -36,24 +36,22 @@ def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     for step, note in run.each("similarity.json"):
         stages = [(str(name), as_mapping(found)) for name, found in note.items() if as_mapping(found)][:MAX_STAGES]
         if stages:
-            charts = [chart for name, found in stages for chart in _chart(name, found)]
-            body = fragment(_BODY, {"rows": [_row(name, found) for name, found in stages], "charts": charts})
+            charts, rows = [chart for name, found in stages for chart in _chart(name, found)], []
+            for name, found in stages:
+                how, by = str(found.get("how")), str(found.get("proposed_by"))
+                epsilon = number(found.get("proposed_epsilon"))
+                note = f"{figure(1 - (epsilon or 0.0))}, {FROM.get(by, clean(by, 60))}"
+                rows.append({
+                    "name": words(clean(name, 60)), "column": words(clean(str(found.get("column")), 60)),
+                    "above": figure(number(found.get("above"))), "how": FROM.get(how, clean(how, 60)),
+                    "proposal": "none: no clear threshold" if by == "given" or epsilon is None else note,
+                })  # fmt: skip
+            body = fragment(_BODY, {"rows": rows, "charts": charts})
             lead = (
                 "For each stage alone: the share of clips dropped if clips more similar than the threshold count as "
                 "duplicates. The dot is the current threshold. One clip of each group is kept. Pairs are shown below."
             )
             yield Section("Duplicate thresholds", body, lead, step.name, folded=True)
-
-
-def _row(name: str, found: Mapping[str, Any]) -> dict[str, str]:
-    how, by = str(found.get("how")), str(found.get("proposed_by"))
-    epsilon = number(found.get("proposed_epsilon"))
-    note = f"{figure(1 - (epsilon or 0.0))}, {FROM.get(by, clean(by, 60))}"
-    return {
-        "name": words(clean(name, 60)), "column": words(clean(str(found.get("column")), 60)),
-        "above": figure(number(found.get("above"))), "how": FROM.get(how, clean(how, 60)),
-        "proposal": "none: no clear threshold" if by == "given" or epsilon is None else note,
-    }  # fmt: skip
 
 
 def _chart(name: str, found: Mapping[str, Any]) -> Iterator[Markup]:
