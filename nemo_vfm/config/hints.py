@@ -91,12 +91,8 @@ def signature(target: Target) -> Signature:
     hints = _hints(target)
     arguments = {}
     # The type of a plain default without an annotation: `flag=True` must not take the text "False", which is true.
-    plain: dict[Any, Any] = {
-        bool: bool,
-        int: int | float,
-        float: float,
-        str: str,
-    }  # a default of 1 is often meant as 1.0
+    # A default of 1 is often meant as 1.0.
+    plain: dict[Any, Any] = {bool: bool, int: int | float, float: float, str: str}
     for name, p in parameters.items():
         if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
             continue

@@ -92,7 +92,7 @@ def show(axes: Sequence[str], rows: Sequence[Json], folder: Path) -> None:
 
     measure, mode = measure_of(rows, [folder / row["name"] for row in rows])
     # Up to five figures that any run has: that which is compared, losses, then the others as the runs name them.
-    names = _names(rows)
+    names = list(dict.fromkeys(name for row in rows for name in row["figures"]))
     first = [measure, validation_loss(names), *(name for name in names if name.split("/")[-1] in ("val_loss", "loss"))]
     figures = [name for name in dict.fromkeys([*first, *names]) if name in names][:5]
     best = best_of(rows, measure, mode)
@@ -131,13 +131,9 @@ def _table(axes: Sequence[str], rows: Sequence[Json], figures: Sequence[str], be
     return table
 
 
-def _names(rows: Sequence[Json]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row["figures"]))
-
-
 def measure_of(rows: Sequence[Json], folders: Sequence[Path]) -> tuple[str, Mode]:
     """The figure that says which run is best, and whether a small value is; empty where none does."""
-    names = _names(rows)
+    names = list(dict.fromkeys(name for row in rows for name in row["figures"]))
     begun = (run for run in folders if run.is_dir())
     given = recipe_metric(next(begun, Path()))  # the recipe is one, but for what differs
     if given is not None and f"{given.step}{given.name}" in names:

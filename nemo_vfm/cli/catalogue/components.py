@@ -165,17 +165,13 @@ def _reachable(found: Catalogue, trust: Sequence[str]) -> list[Slot]:
 def _makes(target: Target, kind: Any) -> bool:
     try:
         made = _result_type(target)
-        if _is_plain_class(kind) and inspect.isclass(made):
+        is_plain = inspect.isclass(kind) and not hints.is_protocol(kind) and not hints.is_open(kind)
+        if is_plain and inspect.isclass(made):
             return issubclass(made, kind)
         has_names = required_methods(kind) <= _member_names(target)  # a set, before methods are looked at one by one
         return made is not None and not hints.is_open(kind) and has_names and fits(made, kind)
     except TypeError:  # annotations that cannot be resolved, or a typed dictionary, of which nothing is a subclass
         return target is kind
-
-
-@cache
-def _is_plain_class(kind: Any) -> bool:
-    return inspect.isclass(kind) and not hints.is_protocol(kind) and not hints.is_open(kind)
 
 
 @cache

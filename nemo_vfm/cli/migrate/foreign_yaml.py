@@ -121,32 +121,31 @@ class _ForeignReader:
                 items.append(self._node(item, depth + 1))
             node = _Node(items, line)
         else:
-            node = _Node(self._read_mapping(depth), line)
+            found: dict[str, _Node] = {}
+            merged: dict[str, _Node] = {}
+            while not isinstance(item := next(self._events), yaml.MappingEndEvent):
+                key, below = self._node(item, depth + 1), self._node(next(self._events), depth + 1)
+                if isinstance(key.body, list | dict):
+                    raise UserError(f"{self._name}:{key.line}: a key is a single value")
+                if key.body == "<<":  # a mapping, or a list of them of which the first goes before the others
+                    for part in reversed(below.body) if isinstance(below.body, list) else [below]:
+                        merged |= part.body if isinstance(part.body, dict) else {}
+                elif str(key.body) in found:
+                    raise UserError(
+                        f"{self._name}:{key.line}: {key.body} is given twice in one mapping; keep one of them"
+                    )
+                else:
+                    found[str(key.body)] = below
+            found = merged | found
+            named = found.get("__fn_or_cls__")
+            if named is not None and isinstance(named.body, dict) and {"module", "name"} <= named.body.keys():
+                # Fiddle's own spelling of a class, `__fn_or_cls__: {module, name}`.
+                words = _Node(f"{named.body['module'].body}.{named.body['name'].body}", named.line)
+                found = {"_target_": words} | {key: one for key, one in found.items() if key != "__fn_or_cls__"}
+            node = _Node(found, line)
         if event.anchor:
             self._anchors[event.anchor] = node
         return node
-
-    def _read_mapping(self, depth: int) -> dict[str, _Node]:
-        found: dict[str, _Node] = {}
-        merged: dict[str, _Node] = {}
-        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
-            key, node = self._node(event, depth + 1), self._node(next(self._events), depth + 1)
-            if isinstance(key.body, list | dict):
-                raise UserError(f"{self._name}:{key.line}: a key is a single value")
-            if key.body == "<<":  # a mapping, or a list of them of which the first goes before the others
-                for part in reversed(node.body) if isinstance(node.body, list) else [node]:
-                    merged |= part.body if isinstance(part.body, dict) else {}
-            elif str(key.body) in found:
-                raise UserError(f"{self._name}:{key.line}: {key.body} is given twice in one mapping; keep one of them")
-            else:
-                found[str(key.body)] = node
-        found = merged | found
-        named = found.get("__fn_or_cls__")
-        if named is None or not isinstance(named.body, dict) or not {"module", "name"} <= named.body.keys():
-            return found
-        # Fiddle's own spelling of a class, `__fn_or_cls__: {module, name}`.
-        words = _Node(f"{named.body['module'].body}.{named.body['name'].body}", named.line)
-        return {"_target_": words} | {key: node for key, node in found.items() if key != "__fn_or_cls__"}
 
 
 def plain(text: str) -> Plain:

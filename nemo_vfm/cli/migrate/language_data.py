@@ -5,7 +5,6 @@ from itertools import count
 from pathlib import PurePosixPath
 
 from nemo_vfm.cli.migrate.draft import RecipeDraft
-from nemo_vfm.cli.migrate.foreign_yaml import Value
 
 _TOKENIZED = "a folder that recipes/llm/tokenize.yaml wrote has to be there; their .bin and .idx are not read"
 #: Data of which every token is learned; those of all other classes have answers.
@@ -58,7 +57,18 @@ def language_data(draft: RecipeDraft) -> None:
 
 
 def _sources(draft: RecipeDraft, has_answers: bool) -> None:
-    pairs = {} if has_answers else _paths_and_weights(draft.get("data_path"))
+    value = draft.get("data_path")
+    parts = list(value) if isinstance(value, tuple) else [value]
+    paths = [part for part in parts if is_path(part)]
+    weights: list[float | None] = [_weight(part) for part in parts if not is_path(part)]
+    if has_answers or (weights and (len(weights) != len(paths) or None in weights or parts[1::2] != paths)):
+        paths, weights = [], []  # weights stand before paths, or nowhere
+    pairs: dict[str, tuple[str, float | None]] = {}
+    for source, weight in zip(paths, weights or [None] * len(paths), strict=True):
+        stem = re.sub(r"\W+", "_", PurePosixPath(str(source)).name, flags=re.ASCII).strip("_").lower()
+        stem = (stem if re.match(r"[a-z]", stem) else f"source_{stem}".rstrip("_"))[:80]
+        names = (stem if number == 1 else f"{stem}_{number}" for number in count(1))
+        pairs[next(name for name in names if name not in pairs)] = (str(source), weight)
     for name, (path, weight) in pairs.items():
         draft.put(f"data.sources.{name}._target_", _SOURCE)
         draft.put(f"data.sources.{name}.folder", path, _TOKENIZED)
@@ -71,22 +81,6 @@ def _sources(draft: RecipeDraft, has_answers: bool) -> None:
         draft.put("data.sources.text._target_", _SOURCE)
         draft.put("data.sources.text.folder", "???", _TOKENIZED)
         draft.leave("data_path", f"a folder of tokens is yours to give, data.sources.text.folder=DIR: {_TOKENIZED}")
-
-
-def _paths_and_weights(value: Value) -> dict[str, tuple[str, float | None]]:
-    """Name -> (path, weight); weights stand before paths, or nowhere. Empty where it is neither."""
-    parts = list(value) if isinstance(value, tuple) else [value]
-    paths = [part for part in parts if is_path(part)]
-    weights: list[float | None] = [_weight(part) for part in parts if not is_path(part)]
-    if weights and (len(weights) != len(paths) or None in weights or parts[1::2] != paths):
-        return {}
-    known: dict[str, tuple[str, float | None]] = {}
-    for path, weight in zip(paths, weights or [None] * len(paths), strict=True):
-        stem = re.sub(r"\W+", "_", PurePosixPath(str(path)).name, flags=re.ASCII).strip("_").lower()
-        stem = (stem if re.match(r"[a-z]", stem) else f"source_{stem}".rstrip("_"))[:80]
-        names = (stem if number == 1 else f"{stem}_{number}" for number in count(1))
-        known[next(name for name in names if name not in known)] = (str(path), weight)
-    return known
 
 
 def is_path(part: object) -> bool:

@@ -15,6 +15,7 @@ import argparse
 import json
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,20 +93,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace, request: "PlanRequest") -> int:
-    from nemo_vfm.cli.planning.plan_page import serving_answers, serving_json, serving_sentences
+    from nemo_vfm.cli.planning.plan_page import serving_answers, serving_sentences
     from nemo_vfm.perf.serving import fits
     from nemo_vfm.runtime.terminal import Terminal
 
     asked = request.question, arguments.gpus, arguments.sequences
-    found = serving_answers(*asked)
+    found, gpu = serving_answers(*asked), request.question.machine.gpu
     if arguments.json:
-        text = json.dumps(serving_json(*asked), indent=1, ensure_ascii=False, allow_nan=False)
-        sys.stdout.write(f"{text}\n")
+        memory = {name: None if one is None else asdict(one) | {"total": one.total, "fits": fits(one, gpu)}
+                  for name, one in found.items()}  # fmt: skip
+        record = {
+            "gpus": arguments.gpus, "gpu": asdict(gpu) | {"usable_bytes": round(gpu.usable_bytes)},
+            "sequences": arguments.sequences, "tokens": request.question.work.tokens,
+            "parameters": request.question.work.parameters, "serving": memory,
+        }  # fmt: skip
+        sys.stdout.write(f"{json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)}\n")
     else:
         paper = Terminal()
         for sentence in serving_sentences(*asked):
             paper.prose(sentence)
-    gpu = request.question.machine.gpu
     return 0 if any(one is not None and fits(one, gpu) for one in found.values()) else 2
 
 

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print it; values of the environment stay names."""
     if arguments.diff:
-        _write_differences(*_sides(arguments))
+        _write_differences(arguments)
         return 0  # also where there are some, as `git diff` does
     if arguments.defaults:
         sys.stdout.write(with_places(_tree(composed_recipe(arguments), arguments), _width()))
@@ -77,8 +77,11 @@ def _tree(composed: "Composed", arguments: argparse.Namespace, *, keep: frozense
     return whole
 
 
-def _sides(arguments: argparse.Namespace) -> tuple[Map, Map]:
-    """A and B with the changes made to both, or A without and with them."""
+def _write_differences(arguments: argparse.Namespace) -> None:
+    """Of A and B with the changes made to both, or of A without and with them, each key and what the sides say there.
+
+    A list of plain values alone counts as one value.
+    """
     words = list(arguments.overrides)
     second = next((word for word in words if "=" not in word and not word.startswith("~")), None)
     if second is not None:
@@ -95,12 +98,7 @@ def _sides(arguments: argparse.Namespace) -> tuple[Map, Map]:
         composed = composed_recipe(argparse.Namespace(**{**vars(arguments), "recipe": file, "overrides": changes}))
         # A path below the run folder is the same path in both.
         trees.append(_tree(composed, arguments, keep=frozenset({"run_dir"})))
-    return trees[0], trees[1]
-
-
-def _write_differences(old: Map, new: Map) -> None:
-    """Each key, and below it what the sides say with its place. A list of plain values alone counts as one value."""
-    left, right = dict(_leaves(old)), dict(_leaves(new))
+    left, right = (dict(_leaves(tree)) for tree in trees)
     keys = list(left)  # in their order, a new one behind what stands before it in the new recipe
     for before, key in zip(["", *right], right, strict=False):
         if key not in left:
