@@ -90,14 +90,14 @@ def apply(root: Map, change: Override) -> Map:
     parts = change.path.split(".")
     for length in range(1, len(parts)):
         address = ".".join(parts[:length])
-        above = find(root, address)
-        if above is None:
+        holder = find(root, address)
+        if holder is None:
             break
-        if isinstance(above, Scalar) and isinstance(above.value, str) and "${" in above.value:
-            raise fail(f"{address} is {above.value}; change that instead, or give {address} a mapping", change.mark)
-        if isinstance(above, Scalar) and above.value is not None and above.value != "???":
+        if isinstance(holder, Scalar) and isinstance(holder.value, str) and "${" in holder.value:
+            raise fail(f"{address} is {holder.value}; change that instead, or give {address} a mapping", change.mark)
+        if isinstance(holder, Scalar) and holder.value is not None and holder.value != "???":
             raise fail(f"{address} is a single value, so it has no {parts[length]}", change.mark)
-        if not isinstance(above, Map | Scalar):
+        if not isinstance(holder, Map | Scalar):
             raise fail(f"{address} is a list, and a list can only be set as a whole: {address}=[...]", change.mark)
     present = find(root, change.path)
     _refuse_no_change(present, change.value, change.path)
