@@ -19,20 +19,22 @@ def describe(composed: "Composed", job: Job | None, missing: Sequence[str], on_g
     from nemo_vfm.config.roots import header
 
     steps = job.steps if isinstance(job, Workflow) else {} if job is None else {"": job}
-    told = []
-    for name, below in steps.items():  # what `run --only` takes; a job by itself has no name
-        at = f"steps.{name}." if name else ""
-        own = [path for path in missing if path.startswith(at)]
-        needs = needs_of(below)
-        computes = any(f"{path}.".startswith(at) for path in on_gpu)
-        told.append({
-            "name": name, "class": f"{type(below).__module__}.{type(below).__qualname__}", "ranks": needs.ranks,
-            "devices": "gpu" if computes else "cpu", "degrees": dict(needs.degrees), "engine": needs.engine,
-            "phases": [{"name": one.name, "ranks": one.ranks, "degrees": dict(one.degrees)} for one in needs.phases],
-            "whole_nodes": needs.whole_nodes, "ray": needs.ray, "rounds": needs.rounds, "missing": own,
-        })  # fmt: skip
     return {
         "name": composed.path.stem, "run_dir": str(composed.run_dir), "header": header(composed.path).title,
-        "steps": told,
+        "steps": [_step(name, below, missing, on_gpu) for name, below in steps.items()],
         "missing": list(missing),
+    }  # fmt: skip
+
+
+def _step(name: str, job: Job, missing: Sequence[str], on_gpu: Sequence[str]) -> Json:
+    """What `run --only` takes; a job by itself has no name."""
+    at = f"steps.{name}." if name else ""
+    own = [path for path in missing if path.startswith(at)]
+    needs = needs_of(job)
+    computes = any(f"{path}.".startswith(at) for path in on_gpu)
+    return {
+        "name": name, "class": f"{type(job).__module__}.{type(job).__qualname__}", "ranks": needs.ranks,
+        "devices": "gpu" if computes else "cpu", "degrees": dict(needs.degrees), "engine": needs.engine,
+        "phases": [{"name": one.name, "ranks": one.ranks, "degrees": dict(one.degrees)} for one in needs.phases],
+        "whole_nodes": needs.whole_nodes, "ray": needs.ray, "rounds": needs.rounds, "missing": own,
     }  # fmt: skip
