@@ -168,10 +168,32 @@ class Dispatch:
     def all(self, source: Iterator[Question]) -> Iterator[Reply | Failure]:
         """Every question's end."""
         try:
-            yield from self._send_all(source)
-            while any(lane.fresh or lane.later or lane.in_flight for lane in self._lanes.values()):
-                yield from self._next_ends()
+            while True:
                 yield from self._send_all(source)
+                if not any(lane.fresh or lane.later or lane.in_flight for lane in self._lanes.values()):
+                    return
+                # Wait for an outcome, or until something may be sent; yield what has ended.
+                now_s = time.monotonic()
+                first_s = (
+                    math.inf if self._needs_budget else min(lane.sends_in_s(now_s) for lane in self._lanes.values())
+                )
+                try:
+                    asked, outcome = self._outcomes.get(timeout=None if first_s == math.inf else first_s)
+                except Empty:
+                    continue
+                lane = self._lanes[asked.question.model]
+                lane.in_flight -= 1
+                self._needs_budget = False
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                if isinstance(outcome, Retry):
+                    lane.wait(asked)
+                    continue
+                first, *others = self._same.pop(asked.key)
+                yield replace(outcome, question=first)
+                later = replace(outcome, recalled=True) if isinstance(outcome, Reply) else outcome
+                for question in others:  # as if they had come a moment later
+                    yield replace(later, question=question)
         finally:
             self._threads.close()
 
@@ -179,30 +201,27 @@ class Dispatch:
         """Send as many as may be; yield what was answered before on the way, which needs no place."""
         sent = True
         while sent:
-            yield from self._read(source)
+            # Read questions as long as none waits for long; what was answered before is yielded at once.
+            while all(len(lane.fresh) < self._ahead for lane in self._lanes.values()):
+                if (question := next(source, None)) is None:
+                    break
+                lane = self._lanes[question.model]
+                key = answer_key(lane.identity, question)
+                said = None if self._journal is None else find_answer(self._journal, key)
+                if said is not None:
+                    self._budget.settle(TokenCost(), lane.price.cost(said.tokens_in, said.tokens_out))
+                    yield Reply(question, said, key, recalled=True)
+                elif key in self._same:
+                    self._same[key].append(question)
+                else:
+                    self._same[key] = [question]
+                    lane.fresh.append(PendingQuestion(question, key))
             sent = False
             for lane in self._lanes.values():
                 while not self._needs_budget and (asked := lane.sendable(time.monotonic())):
                     sent = self._send(lane, asked) or sent
                     if self._ahead == 1:
                         break  # a source may have the next question only after this one
-
-    def _read(self, source: Iterator[Question]) -> Iterator[Reply]:
-        """Read questions, as long as none waits for long; what was answered before is yielded at once."""
-        while all(len(lane.fresh) < self._ahead for lane in self._lanes.values()):
-            if (question := next(source, None)) is None:
-                return
-            lane = self._lanes[question.model]
-            key = answer_key(lane.identity, question)
-            said = None if self._journal is None else find_answer(self._journal, key)
-            if said is not None:
-                self._budget.settle(TokenCost(), lane.price.cost(said.tokens_in, said.tokens_out))
-                yield Reply(question, said, key, recalled=True)
-            elif key in self._same:
-                self._same[key].append(question)
-            else:
-                self._same[key] = [question]
-                lane.fresh.append(PendingQuestion(question, key))
 
     def _send(self, lane: Lane, asked: PendingQuestion) -> bool:
         """Start an attempt; put it back, and say no, where the budget or the pace has no room."""
@@ -229,25 +248,3 @@ class Dispatch:
         except BaseException as error:
             outcome = error
         self._outcomes.put((asked, outcome))
-
-    def _next_ends(self) -> Iterator[Reply | Failure]:
-        """Wait for an outcome, or until something may be sent; yield what has ended."""
-        now_s = time.monotonic()
-        first_s = math.inf if self._needs_budget else min(lane.sends_in_s(now_s) for lane in self._lanes.values())
-        try:
-            asked, outcome = self._outcomes.get(timeout=None if first_s == math.inf else first_s)
-        except Empty:
-            return
-        lane = self._lanes[asked.question.model]
-        lane.in_flight -= 1
-        self._needs_budget = False
-        if isinstance(outcome, BaseException):
-            raise outcome
-        if isinstance(outcome, Retry):
-            lane.wait(asked)
-            return
-        first, *others = self._same.pop(asked.key)
-        yield replace(outcome, question=first)
-        later = replace(outcome, recalled=True) if isinstance(outcome, Reply) else outcome
-        for question in others:  # as if they had come a moment later
-            yield replace(later, question=question)

@@ -10,7 +10,6 @@ from nemo_vfm.asking.question import ChatModel, Failure, HasPlace, Question, Rep
 from nemo_vfm.core import progress
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.log import warn_once
-from nemo_vfm.core.network.chat import Said
 from nemo_vfm.core.network.endpoint import EndpointBusy, EndpointFault, EndpointTimeout, EndpointUnreachable
 from nemo_vfm.core.secret import conceal
 
@@ -78,9 +77,6 @@ class Attempts:
             return self._fault(asked, ticket, error)
         except BaseException as error:
             return self._over(asked, ticket, error)
-        return self._record_answer(asked, ticket, said)
-
-    def _record_answer(self, asked: PendingQuestion, ticket: Ticket, said: Said) -> Outcome:
         if said.ending != "blocked" and not said.text.strip():
             return self._fault(asked, ticket, EndpointFault("the model returned nothing"))
         self._limit.answered(ticket, time.monotonic())

@@ -75,7 +75,18 @@ class OpenJournal:
         self.users = 0  # how many hold it
         with ExitStack() as stack:
             path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(file_lock(path))
+            # A record lock is not passed to child processes, as `flock` is. But it is lost once the process closes any
+            # descriptor of the file: so it has a file of its own, which nobody else opens.
+            own, instead = path.with_name(f"{path.name}.lock"), f"another place for {path.name}"
+            lock = stack.enter_context(_descriptor(own, os.O_RDWR | os.O_CREAT, instead))
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                raise UserError(
+                    f"{path} is in use by another process: wait for it, end it, or give this run another file"
+                ) from None
+            except OSError as error:
+                raise UserError(f"{path} cannot be locked: {error.strerror}; put it on another file system") from error
             require_own(path, b'{"key": "', "a journal of answers")
             self._descriptor = stack.enter_context(_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_APPEND))
             self._own = JournalIndex(path, self._descriptor)
@@ -178,26 +189,6 @@ def _descriptor(path: Path, flags: int, instead: str = "another file") -> Iterat
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def file_lock(path: Path) -> Iterator[None]:
-    """Hold `<path>.lock` while the block runs.
-
-    A record lock is not passed to child processes, as `flock` is. But it is lost as soon as the process closes any
-    descriptor of the file: so it has a file of its own, which nobody else opens.
-    """
-    own, instead = path.with_name(f"{path.name}.lock"), f"another place for {path.name}"
-    with _descriptor(own, os.O_RDWR | os.O_CREAT, instead) as descriptor:
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            raise UserError(
-                f"{path} is in use by another process: wait for it, end it, or give this run another file"
-            ) from None
-        except OSError as error:
-            raise UserError(f"{path} cannot be locked: {error.strerror}; put it on another file system") from error
-        yield
 
 
 def without_secrets(said: Said) -> Said:

@@ -59,8 +59,22 @@ class LatencyProbe:
             self._skip -= 1
             return
         self._now.add(latency_s)
-        if self._now.count >= max(_FEWEST, self.number):
-            self._double() if self._doubling else self._alternate()
+        if self._now.count < max(_FEWEST, self.number):
+            return
+        if self._doubling:
+            self._double()
+            return
+        low = max(1, round(self._low))
+        if self._before is None:
+            self._move(min(self._most, max(low + 1, round(_APART * low))), self._now)
+            return
+        share = (self._now.value - self._before.value) / math.log(self.number / low) if self.number > low else 0.0
+        room = _TARGET_SHARE - max(-1.0, min(2.0, share))
+        # Further where one comparison says the same as the one before.
+        self._gain = min(_MAX_GAIN, self._gain * _GAIN_GROWTH) if room * self._last_room > 0 else _GAIN
+        self._last_room = room
+        self._low = min(float(self._most), max(1.0, self._low * math.exp(self._gain * room)))
+        self._move(max(1, round(self._low)), None)
 
     def restart(self, number: int) -> None:
         """Go on near another number, which refusals or time-outs have shown."""
@@ -83,19 +97,6 @@ class LatencyProbe:
             self.restart(self._most)
         else:
             self._move(min(2 * self.number, self._most), self._now)
-
-    def _alternate(self) -> None:
-        low = max(1, round(self._low))
-        if self._before is None:
-            self._move(min(self._most, max(low + 1, round(_APART * low))), self._now)
-            return
-        share = (self._now.value - self._before.value) / math.log(self.number / low) if self.number > low else 0.0
-        room = _TARGET_SHARE - max(-1.0, min(2.0, share))
-        # Further where one comparison says the same as the one before.
-        self._gain = min(_MAX_GAIN, self._gain * _GAIN_GROWTH) if room * self._last_room > 0 else _GAIN
-        self._last_room = room
-        self._low = min(float(self._most), max(1.0, self._low * math.exp(self._gain * room)))
-        self._move(max(1, round(self._low)), None)
 
     def _move(self, number: int, before: _LogMean | None) -> None:
         self._skip = self.number  # as many were sent before the number changed

@@ -13,7 +13,7 @@ from nemo_vfm.parallel.plan.sharding_spec import Divisible
 from nemo_vfm.parallel.verify.activation_recorder import steps
 from nemo_vfm.parallel.verify.divergence import DivergenceReport, Side, compare
 from nemo_vfm.parallel.verify.parity import quiet
-from nemo_vfm.parallel.verify.rank_pool import OnRank, Pool, RankFailed
+from nemo_vfm.parallel.verify.rank_pool import Pool, RankFailed
 from nemo_vfm.parallel.verify.tiny_training import SAMPLES, TinyTraining
 
 #: Small models; FP8 on several ranks may round an element the other way, and layers after it follow.
@@ -73,20 +73,18 @@ def _side_request(arguments: argparse.Namespace, recipe: str, changes: Sequence[
     return SideRequest(" ".join([recipe, *changes]), replace(ready, precision=job.precision), plan), heads
 
 
-def compare_sides(
-    sides: DivergenceRequest, count: int, *, run_a: OnRank = steps, run_b: OnRank = steps
-) -> DivergenceReport:
-    """Run both, and one device under A, for so many steps; tests give a `run_a` that forgets something."""
+def compare_sides(sides: DivergenceRequest, count: int) -> DivergenceReport:
+    """Run both, and one device under A, for so many steps."""
     with Pool(max(sides.a.plan.world, sides.b.plan.world), quiet) as pool:
-        a = Side("A", sides.a.plan, _run(pool, sides.a, run_a, count))
-        b = Side("B", sides.b.plan, _run(pool, sides.b, run_b, count))
+        a = Side("A", sides.a.plan, _run(pool, sides.a, count))
+        b = Side("B", sides.b.plan, _run(pool, sides.b, count))
         alone = pool.call(1, steps, sides.a.ready.by_torch(), {}, count)[0]
     return compare(alone, a, b, heads=sides.heads, tolerance=sides.tolerance)
 
 
-def _run(pool: Pool, side: SideRequest, run: OnRank, count: int) -> list[Any]:
+def _run(pool: Pool, side: SideRequest, count: int) -> list[Any]:
     degrees = {name: getattr(side.plan, name) for name in ParallelPlan.__dataclass_fields__}
     try:
-        return pool.call(side.plan.world, run, side.ready, degrees, count)
+        return pool.call(side.plan.world, steps, side.ready, degrees, count)
     except RankFailed as error:
         raise UserError(f"{side} cannot be run: {error.first_cause()}") from error

@@ -195,28 +195,25 @@ def _call(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], builder: _
 
 
 def _refusal(call: Call, text: str, address: Sequence[str] = ()) -> RecipeError:
-    address = address or _argument_named(call, text)
+    if not address:  # the argument of which it speaks: what was typed, else named first, else alone has a value in it
+        given = () if call.node is None else [name for name in call.node.items if name in call.arguments]
+        at = {
+            name: found.start() for name in given if (found := re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", text))
+        }
+        if not at:
+            shown = set(re.findall(r"-?\d[\w.+-]*(?<![.])", text))
+            for name in given:
+                values = [one.value for _, one in walk_parts(call.arguments[name]) if isinstance(one, Value)]
+                if any(isinstance(value, int | float) and str(value) in shown for value in values):
+                    at[name] = 0
+            at = at if len(at) == 1 else {}
+        # How far from the user a key is written: 0 on the command line, 1 in the recipe, more in what that takes.
+        sources = {} if call.node is None else {name: call.node.key_mark(name).source for name in at}
+        far = {name: source.is_file + len(source.included_from()) for name, source in sources.items()}
+        chosen = min(at, key=lambda name: (far[name], at[name]), default=None)
+        address = () if chosen is None else (chosen,)
     mark = written(call.node, call.mark, address)
     return RecipeError([Problem(join(call.path, *address), mark, mask_secrets(text[:_LONGEST], call.secrets))])
-
-
-def _argument_named(call: Call, text: str) -> tuple[str, ...]:
-    """The argument that a constructor's message speaks of: what the user typed, else what is named first, else the
-    only one that has the value in the message."""
-    given = () if call.node is None else [name for name in call.node.items if name in call.arguments]
-    at = {name: found.start() for name in given if (found := re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", text))}
-    if not at:
-        shown = set(re.findall(r"-?\d[\w.+-]*(?<![.])", text))
-        for name in given:
-            values = [one.value for _, one in walk_parts(call.arguments[name]) if isinstance(one, Value)]
-            if any(isinstance(value, int | float) and str(value) in shown for value in values):
-                at[name] = 0
-        at = at if len(at) == 1 else {}
-    # How far from the user a key is written: 0 on the command line, 1 in the recipe, more in what that takes.
-    sources = {} if call.node is None else {name: call.node.key_mark(name).source for name in at}
-    far = {name: source.is_file + len(source.included_from()) for name, source in sources.items()}
-    chosen = min(at, key=lambda name: (far[name], at[name]), default=None)
-    return () if chosen is None else (chosen,)
 
 
 def mask_secrets(text: str, secrets: Sequence[str]) -> str:

@@ -212,8 +212,13 @@ class _Composer:
     def recipe(self, file: Path, place: str = "", chain: tuple[Path, ...] = (), mark: Mark | None = None) -> Map:
         """A whole composed recipe; `mark` is where another file names it."""
         root = self._layers(file, place, chain, mark, is_foreign=True, is_recipe=True)
-        if file.name == RECIPE and (file.parent / MANIFEST).is_file():  # of a run, maybe an old one
-            root = _under_new_keys(root)
+        is_run = file.name == RECIPE and (file.parent / MANIFEST).is_file()  # maybe one of an earlier version
+        for path, node in walk(root) if is_run else ():
+            if not isinstance(node, Map):
+                continue
+            for old, new in moved_keys({key: getattr(one, "value", one) for key, one in node.items.items()}):
+                root = drop(root, join(path, old))
+                root = put(root, join(path, new), node.items[old], node.key_mark(old)) if new else root
         for path, node in list(walk(root.items["steps"], "steps")) if "steps" in root.items else ():
             if isinstance(node, Scalar) and isinstance(node.value, str) and node.value.startswith(_RECIPE):
                 part = self.choice(path, node.value, node.mark, file, join(place, path), (*chain, file))
@@ -242,36 +247,32 @@ class _Composer:
         _refuse_cycle(ingredient, chain, mark)
         return self._layers(ingredient, place, chain, mark, is_foreign=self.roots.is_foreign(ingredient))
 
-    def _base(self, own: Map, choice: str, mark: Mark, file: Path, place: str, chain: tuple[Path, ...]) -> Map:
-        """The composed recipe that a recipe builds on. It keeps its seed, and its run folder remains its own."""
-        name = choice.removeprefix(_RECIPE)
-        inner = self.roots.recipe(name, mark, file.parent, but=file)
-        _refuse_cycle(inner, chain, mark)
-        base = self.recipe(inner, place, chain, mark).without("run_dir")
-        if own.target() not in (None, base.target()):
-            raise fail(f"{name} is a {base.target()}, but with another class none of its values would be kept; "
-                       f"remove {TARGET}", own.key_mark(TARGET), TARGET)  # fmt: skip
-        return base
-
-    def _read(self, file: Path, mark: Mark | None, *, is_foreign: bool) -> Map:
-        own = read(file, mark) if mark is None or not is_foreign else read_foreign(file, mark, (TARGET, "defaults"))
-        self._files, self._nodes = self._files + 1, self._nodes + sum(1 for _ in walk(own))
-        if self._files > MAX_FILES or self._nodes > MAX_NODES:
-            text = f"a recipe may include at most {MAX_FILES} files with {MAX_NODES} values in all"
-            raise fail(text, mark or own.mark)
-        return own
-
     def _layers(
         self, file: Path, place: str, chain: tuple[Path, ...], taken_at: Mark | None, *, is_foreign: bool,
         is_recipe: bool = False,
     ) -> Map:  # fmt: skip
-        own = self._read(file, taken_at, is_foreign=is_foreign)
+        if taken_at is not None and is_foreign:
+            own = read_foreign(file, taken_at, (TARGET, "defaults"))
+        else:
+            own = read(file, taken_at)
+        self._files, self._nodes = self._files + 1, self._nodes + sum(1 for _ in walk(own))
+        if self._files > MAX_FILES or self._nodes > MAX_NODES:
+            text = f"a recipe may include at most {MAX_FILES} files with {MAX_NODES} values in all"
+            raise fail(text, taken_at or own.mark)
         below: Node = Map({}, own.mark, made=True)
         for slot, choice, mark in _defaults(own):
             if not slot and not is_recipe:
                 raise fail("only a recipe can build on a recipe; here, write {slot: choice}", mark, "defaults")
             if not slot:
-                below = merge(below, self._base(own, choice, mark, file, place, (*chain, file)))
+                # The recipe that it builds on, which keeps its seed, and the run folder remains this one's own.
+                name = choice.removeprefix(_RECIPE)
+                inner = self.roots.recipe(name, mark, file.parent, but=file)
+                _refuse_cycle(inner, (*chain, file), mark)
+                base = self.recipe(inner, place, (*chain, file), mark).without("run_dir")
+                if own.target() not in (None, base.target()):
+                    raise fail(f"{name} is a {base.target()}, but with another class none of its values would be kept; "
+                               f"remove {TARGET}", own.key_mark(TARGET), TARGET)  # fmt: skip
+                below = merge(below, base)
                 continue
             if swap := self.swaps.get(join(place, slot)):
                 choice, mark = swap.text, swap.mark
@@ -324,14 +325,3 @@ def _refuse_cycle(file: Path, chain: tuple[Path, ...], mark: Mark) -> None:
         raise fail(f"these files include each other: {' -> '.join(names)}", mark)
     if len(chain) > MAX_INCLUDES:
         raise fail(f"files are included more than {MAX_INCLUDES} levels deep: {names[0]} -> ... -> {names[-1]}", mark)
-
-
-def _under_new_keys(root: Map) -> Map:
-    """The recipe that a run was begun with, each value that an earlier version had elsewhere with its place."""
-    for path, node in walk(root):
-        shallow = {key: getattr(one, "value", one) for key, one in node.items.items()} if isinstance(node, Map) else {}
-        for old, new in moved_keys(shallow):
-            assert isinstance(node, Map)
-            root = drop(root, join(path, old))
-            root = put(root, join(path, new), node.items[old], node.key_mark(old)) if new else root
-    return root

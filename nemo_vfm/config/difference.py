@@ -23,9 +23,20 @@ Path = tuple[str, ...]
 def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """`{key: (value there, value now)}`; where a run lies is not part of what it is."""
     old, new = dict(_flat(there)), dict(_flat(now))
-    keys = [key for key in {**old, **new} if key != ("run_dir",)]
-    pairs = {key: (old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in keys}
-    return {address(key): _value_texts(*pair) for key, pair in pairs.items() if not _same(*pair)}
+    found: dict[str, tuple[str, str]] = {}
+    for key in {**old, **new}:
+        pair = old.get(key, _ABSENT), new.get(key, _ABSENT)
+        if key == ("run_dir",) or _same(*pair):
+            continue
+        texts = [_text(value, quoted=False) for value in pair]
+        # Where these are equal (1 and "1"), or look like ours for absence, with quotation marks.
+        if texts[0] == texts[1] or any(isinstance(value, str) and value in (_NOTHING, "null") for value in pair):
+            texts = [_text(value, quoted=True) for value in pair]
+        there_text, now_text = (
+            text if len(text) <= _LONGEST else f"{text[: _LONGEST - 40]} ... {text[-34:]}" for text in texts
+        )
+        found[address(key)] = there_text, now_text
+    return found
 
 
 def address(path: Path) -> str:
@@ -89,15 +100,6 @@ def _same(old: Any, new: Any) -> bool:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return old.keys() == new.keys() and all(_same(old[key], new[key]) for key in old)
     return bool(old == new)
-
-
-def _value_texts(old: Any, new: Any) -> tuple[str, str]:
-    """As texts; where these are equal (1 and "1"), or look like ours for absence, with quotation marks."""
-    texts = tuple(_text(value, quoted=False) for value in (old, new))
-    if texts[0] == texts[1] or any(isinstance(value, str) and value in (_NOTHING, "null") for value in (old, new)):
-        texts = tuple(_text(value, quoted=True) for value in (old, new))
-    there, now = (text if len(text) <= _LONGEST else f"{text[: _LONGEST - 40]} ... {text[-34:]}" for text in texts)
-    return there, now
 
 
 def _text(value: Any, *, quoted: bool) -> str:

@@ -89,25 +89,23 @@ def signature(target: Target) -> Signature:
     except (ValueError, TypeError) as error:
         raise TypeError(f"the arguments of {target.__qualname__} cannot be read") from error
     hints = _hints(target)
-    arguments = {
-        name: Argument(name, _hint(target, p, hints), p.default is p.empty, p.kind is not p.KEYWORD_ONLY)
-        for name, p in parameters.items()
-        if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-    }
+    arguments = {}
+    # The type of a plain default without an annotation: `flag=True` must not take the text "False", which is true.
+    # A default of 1 is often meant as 1.0.
+    plain: dict[Any, Any] = {bool: bool, int: int | float, float: float, str: str}
+    for name, p in parameters.items():
+        if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
+            continue
+        unsaid = plain.get(type(p.default), ANYTHING) if p.annotation is p.empty else ANYTHING
+        hint = hints.get(name, unsaid)
+        hint = hint | None if p.default is None and not (is_ours(target) or is_open(bare(hint))) else hint
+        arguments[name] = Argument(name, hint, p.default is p.empty, p.kind is not p.KEYWORD_ONLY)
     kinds = {p.kind for p in parameters.values()}
     permitted = tuple(name for name, argument in arguments.items() if bare(argument.hint) is Permissions)
     return Signature(
         {name: argument for name, argument in arguments.items() if name not in permitted},
         inspect.Parameter.VAR_KEYWORD in kinds, inspect.Parameter.VAR_POSITIONAL in kinds, permitted,
     )  # fmt: skip
-
-
-def _hint(target: Target, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
-    # The type of a plain default without an annotation: `flag=True` must not take the text "False", which is true.
-    kinds = {bool: bool, int: int | float, float: float, str: str}  # a default of 1 is often meant as 1.0
-    is_bare = parameter.annotation is parameter.empty
-    hint = hints.get(parameter.name, kinds.get(type(parameter.default), ANYTHING) if is_bare else ANYTHING)
-    return hint | None if parameter.default is None and not (is_ours(target) or is_open(bare(hint))) else hint
 
 
 @cache
@@ -130,7 +128,12 @@ def _hints(target: Target) -> dict[str, Any]:
             raise TypeError(f"the annotations of {target.__qualname__} cannot be resolved: {error}") from error
         found = resolved_alone(source, target)
     if not is_ours(target):  # others write modules and functions for types, which Python lets pass
-        found = {name: hint for name, hint in found.items() if _is_type(bare(hint))}
+        plain = {name: bare(hint) for name, hint in found.items()}
+        found = {
+            name: found[name] for name, one in plain.items()
+            if inspect.isclass(one) or get_origin(one) is not None or isinstance(one, InitVar) or is_open(one)
+            or one is Self
+        }  # fmt: skip
     return {name: hint.type if isinstance(hint, InitVar) else hint for name, hint in found.items()}
 
 
@@ -143,11 +146,6 @@ def resolved_alone(source: Any, target: Target) -> dict[str, Any]:
         with suppress(*_UNRESOLVED):
             found |= get_type_hints(alone, names, include_extras=True)
     return found
-
-
-def _is_type(hint: Any) -> bool:
-    is_one = inspect.isclass(hint) or get_origin(hint) is not None or isinstance(hint, InitVar)
-    return is_one or is_open(hint) or hint is Self
 
 
 def bare(hint: Any) -> Any:

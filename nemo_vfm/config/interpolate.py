@@ -84,10 +84,6 @@ def _with_dollars(node: Scalar, dollar: str) -> Scalar:
     return replace(node, value=node.value.replace(_DOLLAR, dollar), pieces=pieces)
 
 
-def _is_of_env(piece: tuple[str, str]) -> bool:
-    return piece[1].startswith("env:")
-
-
 class _Broken(Exception):
     """The interpolation has been reported."""
 
@@ -137,27 +133,25 @@ class _Resolver:
                 if not isinstance(found, Scalar):
                     return found
                 return replace(found, mark=node.mark, via=text, pieces=found.origins())
-            return self._text(node, text, path)
+            if "${" in FORM.sub("", text):
+                self._fail(f"{node.value!r} is not ${{a.b}} or ${{env:NAME}}, the only two forms{_other(text)}",
+                           node.mark, path)  # fmt: skip
+            pieces: list[tuple[str, str]] = []
+            for piece in self._pieces(text, node, path):
+                if piece[0] == MISSING:
+                    return replace(node, value=MISSING, via=str(node.value))
+                pieces += [piece] if piece[0] or piece[1].startswith("env:") else []
+            # As the kept text has it: there `$` before `${env:A}` would be read anew as a literal, and "${a}{b}" as
+            # ${b}.
+            shown = "".join("{" if origin.startswith("env:") else part for part, origin in pieces)
+            if not self.keep_env and "${" in shown:
+                self._fail("this text would turn into a reference; write the value itself", node.mark, path)
+            if sum(len(part) for part, _ in pieces) > MAX_TEXT:
+                self._fail(f"this text expands to more than {MAX_TEXT} characters", node.mark, path)
+            value, secret = "".join(part for part, _ in pieces), any(origin.startswith("env:") for _, origin in pieces)
+            return replace(node, value=value, via=str(node.value), secret=secret, pieces=tuple(pieces))
         except _Broken:
             return replace(node, broken=True)
-
-    def _text(self, node: Scalar, text: str, path: str) -> Scalar:
-        if "${" in FORM.sub("", text):
-            self._fail(f"{node.value!r} is not ${{a.b}} or ${{env:NAME}}, the only two forms{_other(text)}",
-                       node.mark, path)  # fmt: skip
-        pieces: list[tuple[str, str]] = []
-        for piece in self._pieces(text, node, path):
-            if piece[0] == MISSING:
-                return replace(node, value=MISSING, via=str(node.value))
-            pieces += [piece] if piece[0] or _is_of_env(piece) else []
-        # As the kept text has it: there `$` before `${env:A}` would be read anew as a literal, and "${a}{b}" as ${b}.
-        shown = "".join("{" if _is_of_env(piece) else piece[0] for piece in pieces)
-        if not self.keep_env and "${" in shown:
-            self._fail("this text would turn into a reference; write the value itself", node.mark, path)
-        if sum(len(part) for part, _ in pieces) > MAX_TEXT:
-            self._fail(f"this text expands to more than {MAX_TEXT} characters", node.mark, path)
-        value, secret = "".join(part for part, _ in pieces), any(map(_is_of_env, pieces))
-        return replace(node, value=value, via=str(node.value), secret=secret, pieces=tuple(pieces))
 
     def _pieces(self, text: str, node: Scalar, path: str) -> Iterator[tuple[str, str]]:
         """The pieces of a text, each with who gave it; see `Scalar.pieces`."""

@@ -79,7 +79,13 @@ def locate(name: str, trust: Sequence[str]) -> Target:
         package, advice = name.split(".")[0], "the standard library has no components"
         if package not in sys.stdlib_module_names:
             advice = f"if you trust its code, add --trust {package}"
-        raise NotLocated(f"{name} is not trusted{_trusted_suggestion(name, trust)}; {advice}")
+        # A trusted name that may be meant: none where the name exists, since then it is meant itself.
+        entries = [entry for entry in trust if not entry.endswith(".")]
+        if module_name in {entry.rpartition(".")[0] for entry in entries}:
+            with suppress(ImportError):
+                importlib.import_module(module_name)
+        exists = hasattr(sys.modules.get(module_name), attribute)  # nothing else is imported: that would run its code
+        raise NotLocated(f"{name} is not trusted{'' if exists else did_you_mean(name, entries)}; {advice}")
     if any(part.startswith("_") for part in name.split(".")):
         raise NotLocated(f"{name} is private; recipes name public classes")
     try:
@@ -201,17 +207,6 @@ def _module_suggestion(name: str) -> str:
     siblings = [info.name for info in pkgutil.iter_modules(getattr(package, "__path__", []))]
     close = did_you_mean(last, siblings)
     return close or f"; {parent} holds {', '.join(sorted(siblings))}" if siblings else ""
-
-
-def _trusted_suggestion(name: str, trust: Sequence[str]) -> str:
-    """A trusted name that may be meant: none where the name exists, since then it is meant itself."""
-    entries = [entry for entry in trust if not entry.endswith(".")]
-    module_name, _, attribute = name.rpartition(".")
-    if module_name in {entry.rpartition(".")[0] for entry in entries}:
-        with suppress(ImportError):
-            importlib.import_module(module_name)
-    exists = hasattr(sys.modules.get(module_name), attribute)  # nothing else is imported: that would run its code
-    return "" if exists else did_you_mean(name, entries)
 
 
 def elsewhere(name: str, trust: Sequence[str]) -> str:

@@ -86,7 +86,19 @@ def alternatives(text: str) -> list[str]:
 
 def apply(root: Map, change: Override) -> Map:
     """The tree with one change made. A mapping merges with what is there, anything else replaces it."""
-    _refuse_dead_end(root, change)
+    # Inside a list, a value or an interpolation it would be lost or would surprise: say where to make it.
+    parts = change.path.split(".")
+    for length in range(1, len(parts)):
+        address = ".".join(parts[:length])
+        holder = find(root, address)
+        if holder is None:
+            break
+        if isinstance(holder, Scalar) and isinstance(holder.value, str) and "${" in holder.value:
+            raise fail(f"{address} is {holder.value}; change that instead, or give {address} a mapping", change.mark)
+        if isinstance(holder, Scalar) and holder.value is not None and holder.value != "???":
+            raise fail(f"{address} is a single value, so it has no {parts[length]}", change.mark)
+        if not isinstance(holder, Map | Scalar):
+            raise fail(f"{address} is a list, and a list can only be set as a whole: {address}=[...]", change.mark)
     present = find(root, change.path)
     _refuse_no_change(present, change.value, change.path)
     if change.value is not None:
@@ -114,22 +126,6 @@ def _with_mark(node: Node, mark: Mark) -> Node:
     if isinstance(node, Scalar):
         return replace(node, mark=mark)
     return type(node)(tuple(_with_mark(item, mark) for item in node.items), mark)
-
-
-def _refuse_dead_end(root: Map, change: Override) -> None:
-    """A change inside a list, a value or an interpolation would be lost or would surprise: say where to make it."""
-    parts = change.path.split(".")
-    for length in range(1, len(parts)):
-        address = ".".join(parts[:length])
-        above = find(root, address)
-        if above is None:
-            return
-        if isinstance(above, Scalar) and isinstance(above.value, str) and "${" in above.value:
-            raise fail(f"{address} is {above.value}; change that instead, or give {address} a mapping", change.mark)
-        if isinstance(above, Scalar) and above.value is not None and above.value != "???":
-            raise fail(f"{address} is a single value, so it has no {parts[length]}", change.mark)
-        if not isinstance(above, Map | Scalar):
-            raise fail(f"{address} is a list, and a list can only be set as a whole: {address}=[...]", change.mark)
 
 
 def _refuse_no_change(present: Node | None, value: Node | None, path: str) -> None:
@@ -187,23 +183,17 @@ def makers(root: Map, rules: Sequence[OverlayRule]) -> dict[str, str]:
     for rule, (path, node) in product(rules, list(walk(root))):
         for argument, (command, value) in rule.made.items() if isinstance(node, Map) and rule.fits(node) else ():
             own = join(path, argument)
-            address = _follow_references(root, own)
+            address, seen = own, {""}
+            while address not in seen:  # to where a chain of references leads, such as `path: ${input}` to `input`
+                seen.add(address)
+                there = find(root, address)
+                match = FORM.fullmatch(str(there.value)) if isinstance(there, Scalar) else None
+                address = (match and match["path"]) or address
             left = find(root, address)
             if isinstance(left, Scalar) and left.value == MISSING:
                 how = f"`{command}` creates some; then" if command else "to try it out,"
                 (found if address == own else referred).setdefault(address, f"; {how} add {address}={value}")
     return referred | found
-
-
-def _follow_references(root: Map, address: str) -> str:
-    """Where the value stands to which a chain of references leads, such as `path: ${input}` to `input`."""
-    seen = {""}
-    while address not in seen:
-        seen.add(address)
-        node = find(root, address)
-        match = FORM.fullmatch(str(node.value)) if isinstance(node, Scalar) else None
-        address = (match and match["path"]) or address
-    return address
 
 
 def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> OverlayRule:
@@ -216,7 +206,15 @@ def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> OverlayRule:
     if missing is not None and (not isinstance(missing, Scalar) or not isinstance(missing.value, str)):
         text = "missing must be the name of one argument, such as missing: base"
         raise fail(text, rule.key_mark("missing"), "missing")
-    made = _read_made(rule)
+    told = plain(rule.items.get("made", Map({}, rule.mark)))
+    if not isinstance(told, dict) or not all(
+        isinstance(one, dict)
+        and {"as"} <= one.keys() <= {"by", "as"}
+        and all(isinstance(word, str) for word in one.values())
+        for one in told.values()
+    ):
+        raise fail("made must map each argument to {by: COMMAND, as: VALUE}", rule.key_mark("made"), "made")
+    made = {argument: (one.get("by", ""), one["as"]) for argument, one in told.items()}
     wanted, changes = rule.items.get("for"), rule.items.get("set", Map({}, rule.mark) if made else None)
     if not isinstance(wanted, Scalar) or not isinstance(wanted.value, str):
         text = "an overlay needs the class that it applies to, such as for: nemo_vfm.train.job.Train"
@@ -231,18 +229,6 @@ def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> OverlayRule:
         text = "where must map addresses to the values that a node must have, such as where: {kind: a}"
         raise fail(text, rule.key_mark("where"), "where")
     return OverlayRule(wanted.value, changes, None if missing is None else str(missing.value), where, made)
-
-
-def _read_made(rule: Map) -> dict[str, tuple[str, str]]:
-    told = plain(rule.items.get("made", Map({}, rule.mark)))
-    if not isinstance(told, dict) or not all(
-        isinstance(one, dict)
-        and {"as"} <= one.keys() <= {"by", "as"}
-        and all(isinstance(word, str) for word in one.values())
-        for one in told.values()
-    ):
-        raise fail("made must map each argument to {by: COMMAND, as: VALUE}", rule.key_mark("made"), "made")
-    return {argument: (one.get("by", ""), one["as"]) for argument, one in told.items()}
 
 
 def _lay(node: Node, rule: OverlayRule) -> Node:

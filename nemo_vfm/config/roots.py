@@ -1,7 +1,7 @@
 """Finds the file of a recipe or an ingredient by its name, the user's own before ours, and reads a recipe's header."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from filecmp import cmp
 from pathlib import Path
@@ -118,7 +118,14 @@ class Roots:
         if is_file(inside := Path(name) / RECIPE):
             raise fail(f"{name} is a run folder; its recipe is {inside}", mark)
         known = [recipe_name(root, file) for root in self.recipes for file in _yaml_files(root)]
-        hint = _suggest(name.removesuffix(".yaml").removeprefix("recipes/"), known)
+        # Recipes whose last part is this name, else the nearest name, in full or by its last part.
+        wanted_name, shorts = name.removesuffix(".yaml").removeprefix("recipes/"), dict[str, list[str]]()
+        for one in known:
+            shorts.setdefault(one.rpartition("/")[2], []).append(one)
+        short = wanted_name.rpartition("/")[2]
+        alike = shorts.get(short) or nearest(wanted_name, known)
+        alike = alike or [one for near in nearest(short, shorts) for one in shorts[near]]
+        hint = f"; did you mean {' or '.join(alike[:3])}?" if alike else ""
         raise fail(f"there is no recipe {name}{hint or '; `nemo-vfm list` shows all recipes'}", mark)
 
     def all_recipes(self) -> Iterator[tuple[str, Path]]:
@@ -145,18 +152,6 @@ def no_ingredient(slot: str, choice: str, known: Sequence[str]) -> str:
     folder = f"conf/{slot.rpartition('.')[2]}"
     there = f"{folder} holds {some_of(known)}" if known else f"there is no folder {folder}"
     return f"there is no {folder}/{choice}.yaml: {there}{did_you_mean(choice, known)}"
-
-
-def _suggest(name: str, known: Collection[str]) -> str:
-    """A suggestion: recipes whose last part is this name, else the nearest name, in full or by its last part."""
-    shorts: dict[str, list[str]] = {}
-    for one in known:
-        shorts.setdefault(one.rpartition("/")[2], []).append(one)
-    short = name.rpartition("/")[2]
-    found = (
-        shorts.get(short) or nearest(name, known) or [one for near in nearest(short, shorts) for one in shorts[near]]
-    )
-    return f"; did you mean {' or '.join(found[:3])}?" if found else ""
 
 
 def recipe_name(root: Path, file: Path) -> str:

@@ -95,7 +95,23 @@ def parse(text: str, name: str, *, is_file: bool = True, taken_at: Mark | None =
     try:
         return _NodeReader(text, source).document()
     except yaml.YAMLError as error:
-        raise _syntax_error(error, source) from error
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        said = getattr(error, "problem", None) or str(error).splitlines()[0]
+        where = Mark(source, mark.line + 1, mark.column + 1) if mark else Mark(source)
+        rest = source.lines[mark.line :] if mark else ("x",)
+        if not any(line.strip() for line in rest):  # the text ended too early: point at its end
+            last = max((i for i, line in enumerate(source.lines) if line.strip()), default=0)
+            where = Mark(source, last + 1, len(source.lines[last]) + 1)
+        if "mapping values are not allowed" in said:
+            said += " (quote a text that contains ': ')"
+        if "\\t" in said or "cannot start any token" in said:
+            said += " (indent with spaces; quote a text that begins with a special character)"
+        if "???" in "".join(source.lines[where.line - 1 : where.line]):
+            said += " (inside { } and [ ], write '???' in quotes)"
+        if not source.is_file and "did not find expected" in said:
+            said += " (in a shell, quote a change that contains spaces: 'a=[one two, three]')"
+        shown = shown_path(source.name) if source.is_file else source.name
+        raise fail(f"{shown} is not valid YAML here: {said}", where) from error
 
 
 def plain_value(text: str, mark: Mark) -> Plain:
@@ -153,7 +169,16 @@ class _NodeReader:
     def _node(self, event: Any, depth: int) -> Node:
         mark = self._mark(event)
         if isinstance(event, yaml.AliasEvent):
-            return self._alias(str(event.anchor), mark, depth)
+            name = str(event.anchor)
+            if name not in self._anchors:
+                raise fail(f"*{name} has no anchor above it; put &{name} before a value first", mark)
+            self._aliases += 1
+            if self._aliases > MAX_ALIASES:
+                raise fail(f"more than {MAX_ALIASES} aliases in one file", mark)
+            known, size, height = self._anchors[name]
+            self._deepest = max(self._deepest, depth + height)
+            self._count(size, mark)
+            return known
         if getattr(event, "tag", None) is not None:
             raise fail(f"the tag {event.tag} is not allowed: recipes hold plain values only", mark)
         before, outer = self._nodes, self._deepest
@@ -202,40 +227,9 @@ class _NodeReader:
             result.keys[key] = key_mark
         return result
 
-    def _alias(self, name: str, mark: Mark, depth: int) -> Node:
-        if name not in self._anchors:
-            raise fail(f"*{name} has no anchor above it; put &{name} before a value first", mark)
-        self._aliases += 1
-        if self._aliases > MAX_ALIASES:
-            raise fail(f"more than {MAX_ALIASES} aliases in one file", mark)
-        node, size, height = self._anchors[name]
-        self._deepest = max(self._deepest, depth + height)
-        self._count(size, mark)
-        return node
-
     def _count(self, size: int, mark: Mark) -> None:
         if self._deepest > MAX_DEPTH:
             raise fail(f"values are nested more than {MAX_DEPTH} levels deep", mark)
         self._nodes += size
         if self._nodes > MAX_NODES:
             raise fail(f"this file expands to more than {MAX_NODES} values", mark)
-
-
-def _syntax_error(error: yaml.YAMLError, source: Source) -> RecipeError:
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    text = getattr(error, "problem", None) or str(error).splitlines()[0]
-    where = Mark(source, mark.line + 1, mark.column + 1) if mark else Mark(source)
-    rest = source.lines[mark.line :] if mark else ("x",)
-    if not any(line.strip() for line in rest):  # the text ended too early: point at its end
-        last = max((i for i, line in enumerate(source.lines) if line.strip()), default=0)
-        where = Mark(source, last + 1, len(source.lines[last]) + 1)
-    if "mapping values are not allowed" in text:
-        text += " (quote a text that contains ': ')"
-    if "\\t" in text or "cannot start any token" in text:
-        text += " (indent with spaces; quote a text that begins with a special character)"
-    if "???" in "".join(source.lines[where.line - 1 : where.line]):
-        text += " (inside { } and [ ], write '???' in quotes)"
-    if not source.is_file and "did not find expected" in text:
-        text += " (in a shell, quote a change that contains spaces: 'a=[one two, three]')"
-    name = shown_path(source.name) if source.is_file else source.name
-    return fail(f"{name} is not valid YAML here: {text}", where)

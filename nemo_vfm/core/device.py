@@ -1,7 +1,6 @@
 """Tells which device this process computes on; outside `parallel/` no other file knows it."""
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,14 +91,6 @@ def try_product() -> None:
     ones = torch.ones(64, 64, device=device(), dtype=torch.bfloat16)
     if float((ones @ ones).float().sum()) != 64.0**3:
         raise RuntimeError("a matmul is wrong")
-
-
-def max_memory(run: Callable[[], object]) -> int:
-    """Bytes of this process's tensors on its GPU at the fullest moment of a call."""
-    synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    run()
-    return torch.cuda.max_memory_allocated()
 
 
 def memory_history(max_events: int) -> bool:

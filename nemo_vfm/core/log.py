@@ -47,9 +47,7 @@ def logger() -> logging.Logger:
         if text.upper() not in _LEVELS:
             raise UserError(f"NEMO_VFM_LOG_LEVEL is {text[:40]!r}, expected one of {', '.join(_LEVELS)}")
         log.setLevel(text.upper())
-        handler = _LogHandler()
-        handler.addFilter(_clean)  # before a line's end cuts a secret in two
-        log.addHandler(handler)
+        log.addHandler(_LogHandler())
         log.propagate = False
     return log
 
@@ -58,7 +56,10 @@ class _LogHandler(logging.Handler):
     """Writes records below each other, all but those of information with their level."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write it, unless this rank has to be silent."""
+        """Write it without secrets and what steers a terminal, unless this rank has to be silent."""
+        record.msg, record.args = plain(record.getMessage()), None  # before a line's end cuts a secret in two
+        if record.exc_info:
+            record.exc_text = plain(logging.Formatter().formatException(record.exc_info))
         if console().quiet:
             return
         level = "" if record.levelno == logging.INFO else f"{record.levelname}: "
@@ -79,14 +80,6 @@ class _LogHandler(logging.Handler):
                 write_stamped(sys.stderr, text)
         except (OSError, ValueError):  # a log that is full or closed must not end a training
             self.handleError(record)
-
-
-def _clean(record: logging.LogRecord) -> bool:
-    """Take secrets and what steers a terminal out of a record, its traceback included; every record goes on."""
-    record.msg, record.args = plain(record.getMessage()), None
-    if record.exc_info:
-        record.exc_text = plain(logging.Formatter().formatException(record.exc_info))
-    return True
 
 
 def plain(text: str) -> str:

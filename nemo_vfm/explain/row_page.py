@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from nemo_vfm.asking.journal import JournalIndex
@@ -31,37 +31,34 @@ def tell_of_row(run: Path, row: str | None, *, as_json: bool) -> int:
         story = [{**asked, "answer": answers.get(asked["key"])} for asked in found["asked"]]
         sys.stdout.write(json.dumps({**found, "asked": story}, indent=1, ensure_ascii=False) + "\n")
         return 0
-    _write(Terminal(), found, answers)
-    return 0
-
-
-def _lines(path: Path) -> Iterator[dict[str, Json]]:
-    with path.open("rb") as file:
-        yield from map(json.loads, file)
-
-
-def _write(paper: Terminal, row: Mapping[str, Json], answers: Mapping[str, Json]) -> None:
-    paper.line(f"row {row['id']}", "bold")
-    turns = [(message["role"], message) for message in row["messages" if "messages" in row else "prompt"]]
-    if "messages" not in row:
-        turns += [(side, message) for side in ("chosen", "rejected") for message in row[side]]
+    paper = Terminal()
+    paper.line(f"row {found['id']}", "bold")
+    turns = [(message["role"], message) for message in found["messages" if "messages" in found else "prompt"]]
+    if "messages" not in found:
+        turns += [(side, message) for side in ("chosen", "rejected") for message in found[side]]
     for name, message in turns:
         paper.line(f"\n{name}", "bold")
         _write_lines(paper, str(message["content"]))
         for call in message.get("tool_calls") or []:
             paper.prose(f"calls {call['function']['name']} {call['function']['arguments']}", 2)
     paper.line("\nmade from", "bold")
-    facts = {**row["parents"], **row["scores"], "generator": json.dumps(row["generator"]), "seed": row["seed"]}
-    if row.get("verifier"):
-        facts["verified"] = row["verifier"]
+    facts = {**found["parents"], **found["scores"], "generator": json.dumps(found["generator"]), "seed": found["seed"]}
+    if found.get("verifier"):
+        facts["verified"] = found["verifier"]
     for name, value in facts.items():
         paper.prose(f"{name}: {value}", 2)
-    for number, asked in enumerate(row["asked"], start=1):
+    for number, asked in enumerate(found["asked"], start=1):
         answer = answers.get(asked["key"])
         paper.line(f"\nanswer {number}: prompt {asked['prompt']}", "bold")
         if answer is not None and answer.get("thought"):
             _write_lines(paper, f"thought: {answer['thought']}")
         _write_lines(paper, "no longer in the journal" if answer is None else f"{answer['model']}: {answer['text']}")
+    return 0
+
+
+def _lines(path: Path) -> Iterator[dict[str, Json]]:
+    with path.open("rb") as file:
+        yield from map(json.loads, file)
 
 
 def _write_lines(paper: Terminal, text: str) -> None:

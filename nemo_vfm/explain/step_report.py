@@ -93,7 +93,11 @@ def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str
             epoch = (step - 1) / data.batches_per_epoch() + 1
         elif shares := [read.place / read.of for read in data.position(step - 1).values() if read.of]:
             epoch = min(shares) + 1
-    report = StepReport(str(folder), step, epoch, shapes, _read_metrics(folder, step), [])
+    recorded: dict[str, float] = {}
+    if (metrics := folder / "metrics.jsonl").is_file():  # it may be long: this line has a known beginning
+        with metrics.open(errors="replace") as lines, suppress(ValueError):
+            recorded = json.loads(next((line for line in lines if line.startswith(f'{{"step": {step},')), "{}"))
+    report = StepReport(str(folder), step, epoch, shapes, recorded, [])
     if not losses:
         return _with_samples(report, job, batch, prepared, None)
     model, weights, exact = _model(job, folder, seed, step)
@@ -124,21 +128,6 @@ def load_training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = (
     if not isinstance(found, Train):
         raise UserError(f"{run} is not a training run, so it has no steps to explain")
     return found, run, composed.seed
-
-
-def _read_metrics(folder: Path, step: int) -> dict[str, float]:
-    """The step's line of metrics.jsonl, which may be long: lines are short, and this one has a known beginning."""
-    path = folder / "metrics.jsonl"
-    if path.is_file():
-        with path.open(errors="replace") as lines:
-            for line in lines:
-                if line.startswith(f'{{"step": {step},'):
-                    try:
-                        found: dict[str, float] = json.loads(line)
-                    except ValueError:
-                        return {}
-                    return found
-    return {}
 
 
 def _model(job: Train, folder: Path, seed: int, step: int) -> tuple[nn.Module, str, bool]:

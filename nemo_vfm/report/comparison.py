@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from markupsafe import Markup
-
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import write_text
 from nemo_vfm.report.page import page_text
@@ -100,7 +98,13 @@ def write(path: Path, title: str, runs: Sequence[ComparedRun], best: str = "", m
         NotADirectoryError: a run has no folder.
         OSError: the page cannot be written.
     """
-    looks = _looks(len(runs))
+    # Five are told apart by hue, more by their place on a ramp and then by dashes.
+    looks = [LineStyle(tone) for tone in "abcde"[: len(runs)]]
+    if len(runs) > len(looks):
+        drawn = min(len(runs), MAX_RUNS)
+        tones = [f"n{round(place * (_RAMP - 1) / (drawn - 1))}" for place in range(drawn)]
+        looks = [LineStyle(tone, "dash" if tone in tones[:place] else "line") for place, tone in enumerate(tones)]
+        looks += [LineStyle("other")] * (len(runs) - drawn)
     # Settings that most runs have first: of recipes that have little in common, what can be compared.
     count = Counter(key for run in runs for key, value in run.settings.items() if value)
     ordered = sorted(count, key=lambda key: -count[key])
@@ -133,16 +137,6 @@ def write(path: Path, title: str, runs: Sequence[ComparedRun], best: str = "", m
     return path
 
 
-def _looks(count: int) -> list[LineStyle]:
-    """One for each that is drawn: five are told apart by hue, more by their place on a ramp and then by dashes."""
-    if count <= 5:
-        return [LineStyle(tone) for tone in "abcde"[:count]]
-    drawn = min(count, MAX_RUNS)
-    tones = [f"n{round(place * (_RAMP - 1) / (drawn - 1))}" for place in range(drawn)]
-    looks = [LineStyle(tone, "dash" if tone in tones[:place] else "line") for place, tone in enumerate(tones)]
-    return looks + [LineStyle("other")] * (count - drawn)
-
-
 def _curves(runs: Sequence[ComparedRun], looks: Sequence[LineStyle]) -> Iterator[Section]:
     """A chart for each metric that a run logged, with a line for each run that did."""
     drawn: list[tuple[ComparedRun, LineStyle, Curves]] = []
@@ -159,30 +153,19 @@ def _curves(runs: Sequence[ComparedRun], looks: Sequence[LineStyle]) -> Iterator
         key=lambda key: (order.index(key[1]) if key[1] in order else len(order), key[1], key[0]),
     )
     shared = len(drawn) > MAX_OWN_LEGEND
-    charts = [
-        _chart(key, [(run.name, look, curves.get(key, [])) for run, look, curves in drawn], with_legend=not shared)
-        for key in keys
-    ]
+    charts = []
+    for step_name, name in keys:
+        title = _TITLES.get(name, words(clean(name, 60))) + (f" ({step_name})" if step_name else "")
+        lines = []
+        for run, look, curves in drawn:
+            if points := curves.get((step_name, name), []):
+                points = smooth_both_ways(points, max(len(points) / 60, 1)) if name in ("loss", "grad_norm") else points
+                lines.append(ChartLine(run.name, points, look.tone, look.style))
+        log_y = spreads([point for line in lines for point in line.points])
+        charts.append(line_chart(title, lines, x_label="step", log_y=log_y, with_legend=not shared))
     if charts:
         body = grid(charts, NUM_OPEN)
         if shared:
             body = fragment(_LEGEND, {"keys": [(run.name, look) for run, look, _ in drawn], "charts": body})
         left = f" The first {MAX_RUNS} of {len(runs)} runs are shown." if len(runs) > MAX_RUNS else ""
         yield Section("Curves", body, f"The loss of each batch is smoothed over steps.{left}")
-
-
-def _chart(
-    key: tuple[str, str], runs: Sequence[tuple[str, LineStyle, Sequence[Point]]], *, with_legend: bool
-) -> Markup:
-    step, name = key
-    title = _TITLES.get(name, words(clean(name, 60))) + (f" ({step})" if step else "")
-    smoothed = name in ("loss", "grad_norm")
-    lines = [
-        ChartLine(
-            who, smooth_both_ways(points, max(len(points) / 60, 1)) if smoothed else points, look.tone, look.style
-        )
-        for who, look, points in runs
-        if points
-    ]
-    log_y = spreads([point for line in lines for point in line.points])
-    return line_chart(title, lines, x_label="step", log_y=log_y, with_legend=with_legend)

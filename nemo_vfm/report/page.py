@@ -55,24 +55,20 @@ def all_sections(run: RunFolder) -> Iterator[Section]:
     for name, module in _modules():
         media = SectionMedia(run, min(left_bytes, int(getattr(module, "BUDGET_MB", 0.0) * 1e6)))
         run.take_notes()
-        yield from _run_section(name, module, run, media)
+        last: Section | None = None
+        try:
+            for section in module.sections(run, media):
+                if last:
+                    yield last
+                last = replace(section, notes=section.notes + run.take_notes())
+        except Exception as error:  # a page that misses a part is better than no page; the part says what happened
+            run.note(f"This section failed: {type(error).__name__}: {error}")
+            last = last or Section(name.replace("_", " ").capitalize(), fragment("", {}))
+        notes = run.take_notes() + tuple(filter(None, [media.note()]))
+        if last or notes:
+            last = last or Section(name.replace("_", " ").capitalize(), fragment("", {}))
+            yield replace(last, notes=last.notes + notes)
         left_bytes -= media.used_bytes
-
-
-def _run_section(name: str, module: ModuleType, run: RunFolder, media: SectionMedia) -> Iterator[Section]:
-    last: Section | None = None
-    try:
-        for section in module.sections(run, media):
-            if last:
-                yield last
-            last = replace(section, notes=section.notes + run.take_notes())
-    except Exception as error:  # a page that misses a part is better than no page; the part says what happened
-        run.note(f"This section failed: {type(error).__name__}: {error}")
-        last = last or Section(name.replace("_", " ").capitalize(), fragment("", {}))
-    notes = run.take_notes() + tuple(filter(None, [media.note()]))
-    if last or notes:
-        last = last or Section(name.replace("_", " ").capitalize(), fragment("", {}))
-        yield replace(last, notes=last.notes + notes)
 
 
 def _modules() -> list[tuple[str, ModuleType]]:

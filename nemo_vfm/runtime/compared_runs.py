@@ -32,32 +32,26 @@ def write_comparison(path: Path, title: str, folders: Mapping[str, Path]) -> Pat
     """Write the page of runs, each under its name."""
     files = {name: folder / RECIPE for name, folder in folders.items()}
     texts = {name: read_values(file.read_text(encoding="utf-8"), str(file)) for name, file in files.items()}
-    recipes = {name: dict(_leaves(values)) for name, values in texts.items()}
+    recipes = {name: dict(_leaves(text)) for name, text in texts.items()}
     keys = [key for key in dict.fromkeys(key for one in recipes.values() for key in one) if key not in _IGNORED]
     differing = [key for key in keys if len({recipe.get(key) for recipe in recipes.values()}) > 1]
+    settings: dict[str, dict[str, str]] = {name: {} for name in recipes}
+    for key in differing:  # a class goes by its last name where no other class of the key has it
+        values = [recipe.get(key, "") for recipe in recipes.values()]
+        short = [value.rpartition(".")[2] if key.split(".")[-1] == TARGET else value for value in values]
+        is_clear = len(set(short)) == len(set(values))
+        for row, value in zip(settings.values(), short if is_clear else values, strict=True):
+            row[key] = value
     runs = [
-        ComparedRun(name, folder, look(folder).state, shown, read_json_object(folder / STATUS).get("figures", {}))
-        for (name, folder), shown in zip(folders.items(), _with_short_classes(list(recipes.values()), differing),
-                                         strict=True)
-    ]  # fmt: skip
+        ComparedRun(name, at, look(at).state, settings[name], read_json_object(at / STATUS).get("figures", {}))
+        for name, at in folders.items()
+    ]
     rows = [{"name": run.name, "figures": run.figures} for run in runs]
     measure, mode = sweep_table.measure_of(rows, list(folders.values()))
     best = sweep_table.best_of(rows, measure, mode)
     return comparison.write(
         path, title, runs, best["name"] if best else "", f"{'highest' if mode == 'max' else 'lowest'} {measure}"
     )
-
-
-def _with_short_classes(recipes: Sequence[Mapping[str, str]], keys: Sequence[str]) -> list[dict[str, str]]:
-    """Each recipe's values of these keys; a class goes by its last name where no other class of the key has it."""
-    shown: list[dict[str, str]] = [{} for _ in recipes]
-    for key in keys:
-        values = [recipe.get(key, "") for recipe in recipes]
-        short = [value.rpartition(".")[2] if key.split(".")[-1] == TARGET else value for value in values]
-        is_clear = len(set(short)) == len(set(values))
-        for row, value in zip(shown, short if is_clear else values, strict=True):
-            row[key] = value
-    return shown
 
 
 def _leaves(node: Json, path: str = "") -> Iterator[tuple[str, str]]:

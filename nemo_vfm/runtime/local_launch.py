@@ -55,15 +55,22 @@ def launch(
             f"to a product of {found}, or start it on more machines with srun or torchrun"
         )
     store, port = serve()  # here, so that it outlives the ranks and nobody else takes its port
+    threads = max(1, len(os.sched_getaffinity(0)) // count) if hasattr(os, "sched_getaffinity") else 1
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    usual = {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": str(threads)}
     signals_sent: list[int] = []
     for attempt in range(max_restarts + 1):
-        environment = _environment(port, count, attempt, max_restarts)
+        given = {
+            "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "GROUP_RANK": 0, "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RESTART_COUNT": attempt,
+            "TORCHELASTIC_MAX_RESTARTS": max_restarts,
+        }  # fmt: skip
+        environment = {**usual, **os.environ, **{name: str(value) for name, value in given.items()}}
         with (
             _Ranks(words, count, environment, signals_sent) as ranks,
             handled_by(ranks.hand_on, [signal.SIGINT, *numbers(signals)]),
         ):
             ranks.wait()
-            ranks.judge()
         if ranks.status in _FINAL or signals_sent or attempt == max_restarts:
             break
         warn(f"{ranks.story()}; restarting all {count} ({attempt + 1} of {max_restarts})")
@@ -108,7 +115,7 @@ class _Ranks:
         os.close(self._pipe)
 
     def wait(self) -> None:
-        """Until all have ended; the others soon after one that ended badly."""
+        """Until all have ended, the others soon after one that ended badly; then the status is that of all."""
         until = None
         while self._running:
             for rank, process in list(self._running.items()):
@@ -118,9 +125,6 @@ class _Ranks:
             if until is not None and time.monotonic() > until:
                 self.kill()
             time.sleep(_POLL_S)
-
-    def judge(self) -> None:
-        """The status of all, from how each ended and which signals were handed on."""
         code = self._ended[self._culprit()]
         if -code in self._signals_sent:  # it came before the rank could listen
             self.status = INTERRUPTED if -code == signal.SIGINT else PREEMPTED
@@ -174,18 +178,6 @@ class _Ranks:
         if 0 in own and self._ended[0] > 0:
             return 0
         return next(iter(own or lost), 0)
-
-
-def _environment(port: int, count: int, attempt: int, max_restarts: int) -> dict[str, str]:
-    loopback = "lo0" if sys.platform == "darwin" else "lo"
-    threads = max(1, len(os.sched_getaffinity(0)) // count) if hasattr(os, "sched_getaffinity") else 1
-    given = {
-        "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "GROUP_RANK": 0, "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RESTART_COUNT": attempt,
-        "TORCHELASTIC_MAX_RESTARTS": max_restarts,
-    }  # fmt: skip
-    usual = {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": str(threads)}
-    return {**usual, **os.environ, **{name: str(value) for name, value in given.items()}}
 
 
 def _name(number: int) -> str:

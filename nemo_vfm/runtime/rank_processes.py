@@ -98,7 +98,16 @@ def _follow(world: "World", job: Job, folder: Path) -> int:
         while (run := world.hear()) is not None:
             names = run.folder.relative_to(folder).parts
             own = job.job_in(*names) if names and isinstance(job, Workflow) else job
-            _turn_output(folder)
+            if _LAUNCHED:  # what our launcher's rank says from here on goes into a file: the terminal is rank 0's
+                _LAUNCHED.clear()  # torchrun and srun have places of their own for it
+                file = folder / "ranks" / f"rank-{ranks.rank()}.log"
+                file.parent.mkdir(exist_ok=True)
+                with file.open("ab") as opened:
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                    os.dup2(opened.fileno(), 1)
+                    os.dup2(opened.fileno(), 2)
+                log.speak()
             own.run(run)
     except PreemptedNow:
         return PREEMPTED
@@ -113,21 +122,6 @@ def _follow(world: "World", job: Job, folder: Path) -> int:
         sys.stderr.write(f"{log.plain(str(meant))}\n")
         return meant.exit_code if isinstance(meant, NemoVfmError) else 1
     return 0
-
-
-def _turn_output(folder: Path) -> None:
-    """What a rank of our launcher's says from here on goes into a file: the terminal is rank 0's."""
-    if not _LAUNCHED:
-        return  # torchrun and srun have places of their own for it
-    _LAUNCHED.clear()
-    file = folder / "ranks" / f"rank-{ranks.rank()}.log"
-    file.parent.mkdir(exist_ok=True)
-    with file.open("ab") as opened:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.dup2(opened.fileno(), 1)
-        os.dup2(opened.fileno(), 2)
-    log.speak()
 
 
 def _leave(status: int) -> None:

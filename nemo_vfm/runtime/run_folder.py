@@ -55,8 +55,23 @@ def open_folder(
         raise RunFolderError(f"cannot make the folder {path}: {error.strerror}; choose another run_dir") from error
     with lock(path):
         found = _compare(path, recipe, allowed)
+        changed = found or {}
         try:
-            _describe(path, recipe, seed, source, found or {}, allowed)
+            # Manifest and recipe; a folder that holds just this stays as it is.
+            file = path / RECIPE
+            if not (file.is_file() and _read_kept(file) == recipe and (path / MANIFEST).is_file()):
+                steps = read_values(recipe, "this recipe").get("steps")
+                fresh = manifest(recipe, seed, steps if isinstance(steps, dict) else (), source)
+                if file.is_file():  # it goes on with another duration or the like
+                    earlier = _earlier(path / MANIFEST)
+                    keys = {key: {"from": a, "to": b} for key, (a, b) in changed.items()}
+                    change = {"at": fresh["created"], "keys": keys,
+                              "allowed": [key for key in changed if difference.is_allowed(key, allowed)]}  # fmt: skip
+                    before = earlier.get("changed")
+                    fresh |= {"created": earlier.get("created", fresh["created"])}
+                    fresh |= {"changed": [*(before if isinstance(before, list) else []), change]}
+                write_json(path / MANIFEST, fresh)
+                write_text(file, recipe)  # last: a folder without it is not yet a run
         except OSError as error:
             raise RunFolderError(f"cannot write in {path}: {error.strerror}; nothing was changed there") from error
         yield Run(folder=path, settings=read_values(recipe, "this recipe"), seed=seed, resume=found is not None)
@@ -97,26 +112,6 @@ def _read_kept(file: Path) -> str:
         return read_bytes(file, _MAX_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise RunFolderError(f"{file} is not the recipe of a run ({error}); choose another run_dir") from error
-
-
-def _describe(
-    path: Path, recipe: str, seed: int, source: Path | None, found: Differences, allowed: Sequence[str]
-) -> None:
-    """Write manifest and recipe; a folder that holds just this stays as it is."""
-    file = path / RECIPE
-    if file.is_file() and _read_kept(file) == recipe and (path / MANIFEST).is_file():
-        return
-    steps = read_values(recipe, "this recipe").get("steps")
-    fresh = manifest(recipe, seed, steps if isinstance(steps, dict) else (), source)
-    if file.is_file():  # it goes on with another duration or the like
-        earlier = _earlier(path / MANIFEST)
-        change = {"at": fresh["created"], "keys": {key: {"from": a, "to": b} for key, (a, b) in found.items()},
-                  "allowed": [key for key in found if difference.is_allowed(key, allowed)]}  # fmt: skip
-        before = earlier.get("changed")
-        fresh |= {"created": earlier.get("created", fresh["created"])}
-        fresh |= {"changed": [*(before if isinstance(before, list) else []), change]}
-    write_json(path / MANIFEST, fresh)
-    write_text(file, recipe)  # last: a folder without it is not yet a run
 
 
 def _earlier(file: Path) -> dict[str, Json]:

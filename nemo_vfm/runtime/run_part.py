@@ -56,11 +56,8 @@ class Share:
                             f"counted from 0, got @{part.round}")  # fmt: skip
         self._job, self._inner, self._part, self._run_dir, self._recipe = job, inner, part, run_dir, recipe
         self._allowed, self._source = allowed, source
-
-    @property
-    def folder(self) -> Path:
-        """Where it tells how it went."""
-        return self._run_dir / PARTS / f"{self._part.round}-{self._part.number:05d}-of-{self._part.count:05d}"
+        #: where it tells how it went
+        self.folder = run_dir / PARTS / f"{part.round}-{part.number:05d}-of-{part.count:05d}"
 
     def run(self, run: Run) -> Outcome:
         # See that the run folder is this recipe's; parts do it at the same time, so each may wait for another.

@@ -103,22 +103,17 @@ def look(folder: Path) -> RunLine:
         done = [step for step in steps if (folder / step / DONE).is_file()]
         unfinished = [step for step in steps if (folder / step / STARTED).is_file() and step not in done]
         line.steps_done, line.at = (len(done), len(steps)), unfinished[0] if unfinished else None
-    _metrics([folder, *(folder / step for step in steps)], line)
+    # Step and losses from the end of the newest metrics.jsonl.
+    logs = [log for name in ("", *steps) if (log := folder / name / "metrics.jsonl").is_file()]
+    if logs:
+        records = list(last_records(max(logs, key=_mtime)))
+        line.not_finite = {_text(name, 80) or "": step for name, step in not_finite_since(records).items()}
+        line.step = next((step for record in records if (step := _whole(record.get("step"))) is not None), None)
+        names = (validation_loss(record) for record in records)
+        line.loss, line.val_loss = (_newest(records, name) for name in ("loss", next(filter(None, names), "")))
+        if line.val_loss is None and (metric := recipe_metric(folder)) is not None and metric.mode == "min":
+            line.val_loss = _newest(records, metric.name)
     return line
-
-
-def _metrics(folders: list[Path], line: RunLine) -> None:
-    """Step and losses from the end of the newest metrics.jsonl."""
-    files = [folder / "metrics.jsonl" for folder in folders if (folder / "metrics.jsonl").is_file()]
-    if not files:
-        return
-    records = list(last_records(max(files, key=_mtime)))
-    line.not_finite = {_text(name, 80) or "": step for name, step in not_finite_since(records).items()}
-    line.step = next((step for record in records if (step := _whole(record.get("step"))) is not None), None)
-    names = (validation_loss(record) for record in records)
-    line.loss, line.val_loss = (_newest(records, name) for name in ("loss", next(filter(None, names), "")))
-    if line.val_loss is None and (metric := recipe_metric(line.path)) is not None and metric.mode == "min":
-        line.val_loss = _newest(records, metric.name)
 
 
 def _newest(records: list[dict[str, Json]], name: str) -> float | None:

@@ -45,7 +45,28 @@ class Point:
 
 def axes(words: Sequence[str]) -> list[SweepAxis]:
     """Read `path=choice,choice`; commas inside brackets and quotes do not separate."""
-    found = [_axis(word) for word in words]
+    found = []
+    for word in words:
+        path, equals, text = word.partition("=")
+        if not equals or not path or path == "run_dir" or path.startswith("~"):
+            raise UserError(f"--sweep takes address=value,value, such as optimizer.lr=1e-4,3e-4; got {word!r}")
+        if form := _OF_HYDRA.search(text):
+            raise UserError(f"--sweep {word}: {form[1]}(...) is Hydra syntax; here values are written out: "
+                            f"{path}={_written_out(form[1], form[2])}")  # fmt: skip
+        choices = tuple(alternatives(text))
+        if "" in choices:
+            raise UserError(f"--sweep {word}: a value is empty; write null for nothing, '\"\"' for the empty text")
+        first: dict[str, str] = {}
+        for choice in choices if len(choices) > 1 else ():  # 1e-3 and 0.001 are one value to a recipe
+            node = parse_override(f"{path}={choice}").value
+            assert node is not None
+            meaning = json.dumps(json.loads(json.dumps(plain(node)), parse_float=_whole_as_int), sort_keys=True)
+            if meaning in first:
+                raise UserError(
+                    f"--sweep {word}: a value is given twice, as {first[meaning]} and as {choice}; drop one"
+                )
+            first[meaning] = choice
+        found.append(SweepAxis(path, choices))
     if not found:
         raise UserError("--sweep takes address=value,value, such as optimizer.lr=1e-4,3e-4, got none")
     paths = [axis.path for axis in found]
@@ -63,27 +84,6 @@ def points(swept: Sequence[SweepAxis]) -> list[Point]:
     combinations = itertools.product(*(axis.choices for axis in swept))
     chosen = [dict(zip(short, combination, strict=True)) for combination in combinations]
     return [Point(_name({short[path]: choice for path, choice in one.items()}), one) for one in chosen]
-
-
-def _axis(word: str) -> SweepAxis:
-    path, equals, text = word.partition("=")
-    if not equals or not path or path == "run_dir" or path.startswith("~"):
-        raise UserError(f"--sweep takes address=value,value, such as optimizer.lr=1e-4,3e-4; got {word!r}")
-    if form := _OF_HYDRA.search(text):
-        raise UserError(f"--sweep {word}: {form[1]}(...) is Hydra syntax; here values are written out: "
-                        f"{path}={_written_out(form[1], form[2])}")  # fmt: skip
-    choices = tuple(alternatives(text))
-    if "" in choices:
-        raise UserError(f"--sweep {word}: a value is empty; write null for nothing, '\"\"' for the empty text")
-    first: dict[str, str] = {}
-    for choice in choices if len(choices) > 1 else ():  # 1e-3 and 0.001 are one value to a recipe
-        node = parse_override(f"{path}={choice}").value
-        assert node is not None
-        meaning = json.dumps(json.loads(json.dumps(plain(node)), parse_float=_whole_as_int), sort_keys=True)
-        if meaning in first:
-            raise UserError(f"--sweep {word}: a value is given twice, as {first[meaning]} and as {choice}; drop one")
-        first[meaning] = choice
-    return SweepAxis(path, choices)
 
 
 def _written_out(form: str, inside: str) -> str:

@@ -92,27 +92,22 @@ def show(axes: Sequence[str], rows: Sequence[Json], folder: Path) -> None:
 
     measure, mode = measure_of(rows, [folder / row["name"] for row in rows])
     # Up to five figures that any run has: that which is compared, losses, then the others as the runs name them.
-    names = _names(rows)
+    names = list(dict.fromkeys(name for row in rows for name in row["figures"]))
     first = [measure, validation_loss(names), *(name for name in names if name.split("/")[-1] in ("val_loss", "loss"))]
     figures = [name for name in dict.fromkeys([*first, *names]) if name in names][:5]
     best = best_of(rows, measure, mode)
     room, shown = Console(file=sys.stdout).width, list(figures)
-    while len(shown) > 1 and _width(_table(axes, rows, shown, best)) > room:
+    table, unlimited = _table(axes, rows, shown, best), Console(width=10_000)  # every cell on one line
+    while len(shown) > 1 and unlimited.measure(table).maximum > room:
         shown.pop()
-    table = _table(axes, rows, shown, best)
+        table = _table(axes, rows, shown, best)
     # What is wider all the same is the terminal's to wrap: a value that is cut off says nothing.
-    Console(file=sys.stdout, markup=False, highlight=False, width=max(room, _width(table))).print(table)
+    Console(file=sys.stdout, markup=False, highlight=False, width=max(room, unlimited.measure(table).maximum)).print(
+        table
+    )
     legend = f"* {'highest' if mode == 'max' else 'lowest'} {measure}. " if best is not None else ""
     left = f"Left out to fit the terminal: {', '.join(figures[len(shown) :])}. " if len(shown) < len(figures) else ""
     sys.stdout.write(f"{legend}{left}The runs are in {folder}, the table in {folder / SWEEP}\n")
-
-
-def _width(table: "Table") -> int:
-    """Columns that it takes with every cell on one line."""
-    from rich.console import Console
-
-    console = Console(width=10_000)
-    return console.measure(table).maximum
 
 
 def _table(axes: Sequence[str], rows: Sequence[Json], figures: Sequence[str], best: Json) -> "Table":
@@ -136,13 +131,9 @@ def _table(axes: Sequence[str], rows: Sequence[Json], figures: Sequence[str], be
     return table
 
 
-def _names(rows: Sequence[Json]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row["figures"]))
-
-
 def measure_of(rows: Sequence[Json], folders: Sequence[Path]) -> tuple[str, Mode]:
     """The figure that says which run is best, and whether a small value is; empty where none does."""
-    names = _names(rows)
+    names = list(dict.fromkeys(name for row in rows for name in row["figures"]))
     begun = (run for run in folders if run.is_dir())
     given = recipe_metric(next(begun, Path()))  # the recipe is one, but for what differs
     if given is not None and f"{given.step}{given.name}" in names:

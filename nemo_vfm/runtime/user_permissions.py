@@ -8,6 +8,7 @@ recipe, and so permits only what the user permitted when exactly this recipe ran
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from nemo_vfm.config import RecipeError
@@ -54,8 +55,12 @@ def permissions(words: Sequence[str], recipe: Path | None = None) -> Permissions
         found, trouble = _read(file, recipe), ""
     except (UserError, OSError) as error:
         found, trouble = [], str(error)
-    before = [] if recipe is None else [allowed_folder(str(path), "before") for path in remembered_folders(recipe)]
-    return Permissions((*typed, *found, *before), _home_path(file), trouble)
+    before: list[Path] = []  # what the user let exactly this recipe write; nothing where the user has not run it
+    if recipe is not None:
+        with suppress(OSError, ValueError, TypeError, KeyError, RuntimeError):
+            before = [Path(path) for path in read_json(_file(sha256_file(recipe)))["writes"]]
+    kept = [allowed_folder(str(path), "before") for path in before]
+    return Permissions((*typed, *found, *kept), _home_path(file), trouble)
 
 
 def _home_path(file: Path) -> str:
@@ -145,15 +150,6 @@ def remember(recipe: str, writes: Sequence[Path]) -> None:
     except (OSError, RuntimeError) as error:  # a container's user may have no home
         warn(f"the permissions to write cannot be stored ({error}); give them again to resume from the run folder's "
              f"recipe.yaml: {', '.join(map(str, writes))}")  # fmt: skip
-
-
-def remembered_folders(recipe: Path) -> list[Path]:
-    """What the user let exactly this recipe write; nothing where the user has not run it."""
-    try:
-        found = read_json(_file(sha256_file(recipe)))["writes"]
-        return [Path(path) for path in found]
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError):
-        return []
 
 
 def _file(digest: str) -> Path:

@@ -10,12 +10,12 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.storage.files import open_regular, sha256_text
+from nemo_vfm.core.storage.files import open_regular
 from nemo_vfm.core.storage.folder_walk import files_below
 from nemo_vfm.data.shards.tar_members import A_FOLDER, CAN_HOLD_CODE, NO_NAME, NOT_A_FILE, index_tar
 from nemo_vfm.data.sources.unpacked_file import decompress
@@ -90,11 +90,6 @@ def portions(folder: Path, files: list[tuple[str, str]], portion_bytes: int) -> 
             spans.append(span)
             weight += size
     return [*found, Portion(len(found), tuple(spans))]
-
-
-def identity(found: list[Portion]) -> str:
-    """Changes with any file's name or size, and with how they are cut."""
-    return sha256_text(json.dumps([asdict(portion) for portion in found]))
 
 
 def _spans(folder: Path, name: str, kind: str, most: int) -> Iterator[tuple[FileSpan, int]]:

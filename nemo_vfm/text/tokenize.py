@@ -9,7 +9,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -23,7 +23,7 @@ from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokens.token_manifest import NAME, Manifest
-from nemo_vfm.text.document_lines import Portion, files_of, identity, portions
+from nemo_vfm.text.document_lines import Portion, files_of, portions
 from nemo_vfm.text.tokenize_split import SplitCounts, SplitSettings, counts, read_record, tokenize
 
 _PLAN = "plan.json"
@@ -168,7 +168,8 @@ class TokenizeText:
         work = _TokenizeWork(tuple(found), self.tokenizer, settings, run.folder / "tokens", run.folder / "portions")
         rules = [self.column, self.min_characters, self.max_characters, self.max_document_mb]
         made_of = [self.tokenizer.fingerprint(), self.tokenizer.vocab_size(), self.tokenizer.end(), rules]
-        plan = {"made_of": sha256_text(json.dumps([*made_of, identity(found)])), "portions": len(found)}
+        cuts = sha256_text(json.dumps([asdict(portion) for portion in found]))  # with the names and sizes of files
+        plan = {"made_of": sha256_text(json.dumps([*made_of, cuts])), "portions": len(found)}
         before = read_json_or_none(run.folder / _PLAN)
         if before == plan and (work.out / NAME).is_file():
             return _outcome(work.records_of(), did_nothing=True)

@@ -29,7 +29,7 @@ TERM, KILL, INT = signal.SIGTERM, signal.SIGKILL, signal.SIGINT
 def test_the_first_rank_that_ended_for_a_reason_of_its_own_decides(ended, by_us, sent, status, story):
     ranks = _Ranks(["run"], 2, {}, list(sent))
     ranks._ended, ranks._ended_by_us = dict(ended), set(by_us)
-    ranks.judge()
+    ranks.wait()
     assert ranks.status == status
     if story:
         assert ranks.has_story() and ranks.story().startswith(story)

@@ -109,7 +109,10 @@ def max_allocated(begin: Callable[[], object], go_on: Callable[[], object]) -> i
     """Bytes of all that both calls allocated and that is there at the fullest moment of the second."""
     if devices.device().type == "cuda":
         begin()
-        return devices.max_memory(go_on)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        go_on()
+        return torch.cuda.max_memory_allocated()
     gc.collect()  # else an earlier engine's memory would be given back meanwhile, and be taken off
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         begin()

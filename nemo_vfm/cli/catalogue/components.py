@@ -137,8 +137,16 @@ def _reachable(found: Catalogue, trust: Sequence[str]) -> list[Slot]:
             continue
         seen.add(name)
         num_given = min((n for kind, n in min_given.items() if _makes(found.known[name], kind)), default=0)
-        for slot in _slots_of(name, found, num_given):
-            slots.append(slot)
+        try:
+            arguments = hints.signature(found.known[name]).arguments.values()
+        except TypeError as error:
+            found.left_out[name] = str(error)
+            del found.known[name]  # one that cannot be read must not take the others with it
+            continue
+        given = [argument for argument in arguments if argument.positional][:num_given]
+        asked = [(one.name, slot) for one in arguments if one not in given for slot in slots_in(one.hint)]
+        for argument, slot in asked:
+            slots.append(Slot(slot.kind, argument, name.rpartition(".")[2], slot.later, slot.num_given))
             kind, n = slot.kind, slot.num_given or 0
             is_new = kind not in min_given
             min_given[kind] = min(n, min_given.get(kind, n))
@@ -153,36 +161,17 @@ def _reachable(found: Catalogue, trust: Sequence[str]) -> list[Slot]:
     return slots
 
 
-def _slots_of(name: str, found: Catalogue, num_given: int) -> Iterator[Slot]:
-    """Those that the recipe fills: so many arguments by position come from the job."""
-    target = found.known[name]
-    try:
-        arguments = hints.signature(target).arguments.values()
-    except TypeError as error:
-        found.left_out[name] = str(error)
-        del found.known[name]  # one that cannot be read must not take the others with it
-        return
-    given = [argument for argument in arguments if argument.positional][:num_given]
-    for argument in (one for one in arguments if one not in given):
-        for slot in slots_in(argument.hint):
-            yield Slot(slot.kind, argument.name, name.rpartition(".")[2], slot.later, slot.num_given)
-
-
 @cache  # a schema asks 350,000 times about 30,000 pairs: 4.4 s without
 def _makes(target: Target, kind: Any) -> bool:
     try:
         made = _result_type(target)
-        if _is_plain_class(kind) and inspect.isclass(made):
+        is_plain = inspect.isclass(kind) and not hints.is_protocol(kind) and not hints.is_open(kind)
+        if is_plain and inspect.isclass(made):
             return issubclass(made, kind)
         has_names = required_methods(kind) <= _member_names(target)  # a set, before methods are looked at one by one
         return made is not None and not hints.is_open(kind) and has_names and fits(made, kind)
     except TypeError:  # annotations that cannot be resolved, or a typed dictionary, of which nothing is a subclass
         return target is kind
-
-
-@cache
-def _is_plain_class(kind: Any) -> bool:
-    return inspect.isclass(kind) and not hints.is_protocol(kind) and not hints.is_open(kind)
 
 
 @cache
@@ -229,7 +218,13 @@ def own_classes() -> tuple[str, ...]:
 
     Components never do, importing one takes some 5 s, and neither `explain` nor an editor's schema should wait for it.
     """
-    needs = {module: set(_module_imports(text)) for module, text in _own_texts().items()}
+    needs = {}
+    for module, text in _own_texts().items():
+        imported = set[str]()
+        for plain, source, names in _IMPORT.findall(text):
+            imported |= {plain, source, *(f"{source}.{name}" for name in _NAME.findall(names))}
+        own = {name for name in imported if name.startswith(f"{_PACKAGE.name}.")}
+        needs[module] = own | {name.partition(".")[0] for name in imported - own}  # of another package its name alone
     slow = set(_SLOW)
     while more := {module for module, names in needs.items() if module not in slow and names & slow}:
         slow |= more
@@ -251,13 +246,6 @@ def _own_texts() -> dict[str, str]:
         if parts and parts[0] not in _NO_COMPONENTS and not parts[-1].startswith("_"):
             texts[".".join((_PACKAGE.name, *parts))] = file.read_text(encoding="utf-8")
     return texts
-
-
-def _module_imports(text: str) -> Iterator[str]:
-    """The modules that are imported where a file begins; of another package its name alone."""
-    for plain, module, names in _IMPORT.findall(text):
-        for name in (plain, module, *(f"{module}.{name}" for name in _NAME.findall(names))):
-            yield name if name.startswith(f"{_PACKAGE.name}.") else name.partition(".")[0]
 
 
 def named_in(roots: Roots) -> list[str]:
@@ -287,7 +275,3 @@ def all_names(roots: Roots) -> list[str]:
     """Every name that a short name is looked for among."""
     trusted = [entry for entry in DEFAULT_TRUST if not entry.endswith(".")]
     return list(dict.fromkeys([*_all_own_classes(), *named_in(roots), *trusted]))
-
-
-def _text(file: Path) -> str:
-    return file.read_text(encoding="utf-8", errors="replace")

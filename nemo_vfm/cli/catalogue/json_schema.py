@@ -194,26 +194,26 @@ class Schemas:
             which = [_when(n, self._component(n, slot.num_given, complete=complete)) for n in names]
             theirs = [_LIGHTNINGS] if _is_lightnings(slot.kind) else []
             target = {"description": "the class", "anyOf": [{"enum": names}, _REFERENCE, *theirs]}
-            without = self._without_target(slot, names, complete=complete)
+            # A slot of one plain class needs no `_target_`; elsewhere an ingredient below must have given it.
+            own = [name for name in names if self.found.known[name] is slot.kind]
+            if complete:
+                without = self._component(own[0], slot.num_given, complete=True) if own else {"required": [TARGET]}
+            else:
+                properties: dict[str, list[Json]] = {}
+                for argument in (
+                    a for name in names for a in describe(self.found.known[name], slot.num_given) if not a.given
+                ):
+                    properties.setdefault(argument.name, []).append(self._argument(argument, complete=False))
+                merged = {name: schemas[0] if len(_distinct(schemas)) == 1 else {"anyOf": _distinct(schemas)}
+                          for name, schemas in properties.items()}  # fmt: skip
+                closed = not any(hints.signature(self.found.known[name]).open for name in names)
+                without = {"properties": {**merged, **self.more}, **({"additionalProperties": False} if closed else {})}
             component = {
                 "type": "object", "properties": {TARGET: target},
                 "allOf": [*which, {"if": {"not": {"required": [TARGET]}}, "then": without}],
             }  # fmt: skip
             self.defs[key] = {"anyOf": [component, _RECIPE]} if slot.kind is Job else component
         return {"$ref": f"#/$defs/{key}"}
-
-    def _without_target(self, slot: Slot, names: list[str], *, complete: bool) -> Json:
-        """A slot of one plain class needs no `_target_`; elsewhere an ingredient below must have given it."""
-        own = [name for name in names if self.found.known[name] is slot.kind]
-        if complete:
-            return self._component(own[0], slot.num_given, complete=True) if own else {"required": [TARGET]}
-        properties: dict[str, list[Json]] = {}
-        for argument in (a for name in names for a in describe(self.found.known[name], slot.num_given) if not a.given):
-            properties.setdefault(argument.name, []).append(self._argument(argument, complete=False))
-        merged = {name: schemas[0] if len(_distinct(schemas)) == 1 else {"anyOf": _distinct(schemas)}
-                  for name, schemas in properties.items()}  # fmt: skip
-        closed = not any(hints.signature(self.found.known[name]).open for name in names)
-        return {"properties": {**merged, **self.more}, **({"additionalProperties": False} if closed else {})}
 
 
 def _is_lightnings(kind: Any) -> bool:

@@ -61,6 +61,9 @@ def export_ranker(
     from nemo_vfm.parallel.checkpoint import checkpoint
     from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
     from nemo_vfm.recsys.click import Click
+    from nemo_vfm.recsys.feature_table.table_manifest import NAME, read_manifest
+    from nemo_vfm.recsys.feature_table_data import FeatureTableData
+    from nemo_vfm.recsys.log_import.known_ids import VOCABULARY
 
     if dtype not in (None, "fp32", "int8"):
         raise UserError(f"--dtype {dtype}: rows of tables are written as fp32 or int8")
@@ -74,26 +77,18 @@ def export_ranker(
     fill(model.state_dict(), checkpoint.weights_of(saved, group))
     rows: RowFormat = "int8" if dtype == "int8" else "fp32"
     tables = {name: spec.rows for name, spec in model.tables.tables.items()}
+    of_table: dict[str, object] = {}  # names of dense numbers and the hash of its ids; the vocabulary lies beside it
+    if isinstance(job.data, FeatureTableData) and (job.data.folder / NAME).is_file():
+        manifest, vocabulary = read_manifest(job.data.folder), job.data.folder.parent / VOCABULARY
+        if vocabulary.is_file():
+            shutil.copyfile(vocabulary, target / VOCABULARY)
+        names = manifest.schema.dense if job.data.dense is None else job.data.dense
+        known = VOCABULARY if vocabulary.is_file() else None
+        of_table = {"dense_names": [*names], "ids": manifest.ids, "vocabulary": known}
     about = {
         "labels": [*job.task.labels], "features": [*model.features()], "dense": model.input.dense, "rows": rows,
-        "tables": tables, "step": saved.step, "weights_sha256": saved.sha256[group], **_of_table(job.data, target),
+        "tables": tables, "step": saved.step, "weights_sha256": saved.sha256[group], **of_table,
     }  # fmt: skip
     size = write_ranker(model, target, rows)
     write_json(target / "ranker.json", about)
     return f"the {group} weights of step {saved.step}: {len(tables)} tables in {rows}, {size / 1e6:,.1f} MB"
-
-
-def _of_table(data: object, target: Path) -> "dict[str, object]":
-    """Names of dense numbers and the hash of its ids; the vocabulary is copied from beside the table."""
-    from nemo_vfm.recsys.feature_table.table_manifest import NAME, read_manifest
-    from nemo_vfm.recsys.feature_table_data import FeatureTableData
-    from nemo_vfm.recsys.log_import.known_ids import VOCABULARY
-
-    if not isinstance(data, FeatureTableData) or not (data.folder / NAME).is_file():
-        return {}
-    manifest = read_manifest(data.folder)
-    vocabulary = data.folder.parent / VOCABULARY
-    if vocabulary.is_file():
-        shutil.copyfile(vocabulary, target / VOCABULARY)
-    names = manifest.schema.dense if data.dense is None else data.dense
-    return {"dense_names": [*names], "ids": manifest.ids, "vocabulary": VOCABULARY if vocabulary.is_file() else None}

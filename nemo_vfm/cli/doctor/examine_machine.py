@@ -124,23 +124,9 @@ def memory() -> CheckResult:
 
     seen = psutil.virtual_memory()
     total, free = seen.total / 1e9, seen.available / 1e9
-    limit, used = min(_cgroup_limits(), default=(seen.total, 0))
-    of_group = ""
-    if limit < seen.total:
-        of_group = f"; a container or a job (cgroup) may use no more of the machine's {total:.1f} GB"
-        total, free = limit / 1e9, min(free, max(limit - used, 0) / 1e9)
-    low = free < _LITTLE_MEMORY_GB
-    hint = "reduce num_workers or the batch size" if low else ""
-    return CheckResult(
-        "machine", "memory", "low" if low else "ok", f"{total:.1f} GB, {free:.1f} GB free{of_group}", hint
-    )
-
-
-def _cgroup_limits() -> Iterator[tuple[int, int]]:
-    """(limit, use) in bytes of each group that this process is in, by version 2 or 1 of cgroups.
-
-    In a container the root that it sees is its own group, whatever path the kernel tells.
-    """
+    # (limit, use) in bytes of each group that this process is in, by version 2 or 1 of cgroups. In a container the root
+    # that it sees is its own group, whatever path the kernel tells.
+    limits = [(seen.total, 0)]
     lines = _OWN_CGROUPS.read_text().splitlines() if _OWN_CGROUPS.is_file() else []
     for _, controllers, path in (line.split(":", 2) for line in [*lines, "0::/", "0:memory:/"]):
         if controllers == "":
@@ -152,8 +138,17 @@ def _cgroup_limits() -> Iterator[tuple[int, int]]:
         own = base / path.lstrip("/")
         for group in (own, *(one for one in own.parents if one.is_relative_to(base))):
             with suppress(OSError, ValueError):  # "max" is no limit
-                limit = int((group / names[0]).read_text())
-                yield limit, int((group / names[1]).read_text())
+                limits.append((int((group / names[0]).read_text()), int((group / names[1]).read_text())))
+    limit, used = min(limits)
+    of_group = ""
+    if limit < seen.total:
+        of_group = f"; a container or a job (cgroup) may use no more of the machine's {total:.1f} GB"
+        total, free = limit / 1e9, min(free, max(limit - used, 0) / 1e9)
+    low = free < _LITTLE_MEMORY_GB
+    hint = "reduce num_workers or the batch size" if low else ""
+    return CheckResult(
+        "machine", "memory", "low" if low else "ok", f"{total:.1f} GB, {free:.1f} GB free{of_group}", hint
+    )
 
 
 def processors() -> CheckResult:
@@ -253,18 +248,17 @@ def examine(folder: Path, run_probe: Callable[[str], ProbeResult] = ask) -> list
     with ThreadPoolExecutor(max(2, min(4, os.cpu_count() or 1))) as pool:
         for probe in PROBES:
             futures[probe.probe] = pool.submit(_probe, probe, futures.get(probe.behind), run_probe)
-        here = [finding for check in checks for finding in _run_check(check)]
-        findings = [*here, *(future.result() for future in futures.values())]
+        findings: list[CheckResult] = []
+        for check in checks:
+            try:
+                found = check()
+                findings += [found] if isinstance(found, CheckResult) else list(found)
+            except Exception as error:  # a strange machine is what this verb is for
+                name = getattr(check, "__name__", "check").strip("<>_")
+                why = f"could not be checked: {type(error).__name__}: {error}"
+                findings.append(CheckResult("machine", name, "broken", why))
+        findings += [future.result() for future in futures.values()]
     return sorted(findings, key=lambda finding: _GROUPS.index(finding.group))
-
-
-def _run_check(check: Callable[[], CheckResult | Iterable[CheckResult]]) -> list[CheckResult]:
-    try:
-        found = check()
-        return [found] if isinstance(found, CheckResult) else list(found)
-    except Exception as error:  # a strange machine is what this verb is for
-        name = getattr(check, "__name__", "check").strip("<>_")
-        return [CheckResult("machine", name, "broken", f"could not be checked: {type(error).__name__}: {error}")]
 
 
 def _probe(

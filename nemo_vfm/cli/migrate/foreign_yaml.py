@@ -71,8 +71,15 @@ def read_keys(text: str, name: str) -> tuple[Key, ...]:
         if len(keys) > MAX_VALUES:
             raise UserError(f"{name} expands to more than {MAX_VALUES} values; a file to migrate has fewer")
     # `${a.b}` replaced by the single value at that address, where there is one.
-    values = {key.path: key.value for key in keys}
-    followed = [replace(key, value=_target_of(key.value, values)) for key in keys]
+    values, followed = {key.path: key.value for key in keys}, list[Key]()
+    for key in keys:
+        value = key.value
+        for _ in range(10):  # a chain that is longer, or a loop, stays as it is
+            match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+            if match is None or match[1] not in values:
+                break
+            value = values[match[1]]
+        followed.append(replace(key, value=value))
     named = {text for key in followed if _is_secret(key) for text in _texts(key.value) if len(text) >= _MIN_SECRET}
     # A secret stays one where an alias or a reference brings it under another name.
     return tuple(
@@ -106,42 +113,39 @@ class _ForeignReader:
             return self._anchors[event.anchor]
         if depth > MAX_DEPTH:
             raise UserError(f"{self._name}:{line}: values are nested more than {MAX_DEPTH} deep")
-        node = _Node(self._body(event, depth), line)
+        if isinstance(event, yaml.ScalarEvent):
+            node = _Node(plain(event.value) if event.implicit[0] else str(event.value), line)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            items = []
+            while not isinstance(item := next(self._events), yaml.SequenceEndEvent):
+                items.append(self._node(item, depth + 1))
+            node = _Node(items, line)
+        else:
+            found: dict[str, _Node] = {}
+            merged: dict[str, _Node] = {}
+            while not isinstance(item := next(self._events), yaml.MappingEndEvent):
+                key, below = self._node(item, depth + 1), self._node(next(self._events), depth + 1)
+                if isinstance(key.body, list | dict):
+                    raise UserError(f"{self._name}:{key.line}: a key is a single value")
+                if key.body == "<<":  # a mapping, or a list of them of which the first goes before the others
+                    for part in reversed(below.body) if isinstance(below.body, list) else [below]:
+                        merged |= part.body if isinstance(part.body, dict) else {}
+                elif str(key.body) in found:
+                    raise UserError(
+                        f"{self._name}:{key.line}: {key.body} is given twice in one mapping; keep one of them"
+                    )
+                else:
+                    found[str(key.body)] = below
+            found = merged | found
+            named = found.get("__fn_or_cls__")
+            if named is not None and isinstance(named.body, dict) and {"module", "name"} <= named.body.keys():
+                # Fiddle's own spelling of a class, `__fn_or_cls__: {module, name}`.
+                words = _Node(f"{named.body['module'].body}.{named.body['name'].body}", named.line)
+                found = {"_target_": words} | {key: one for key, one in found.items() if key != "__fn_or_cls__"}
+            node = _Node(found, line)
         if event.anchor:
             self._anchors[event.anchor] = node
         return node
-
-    def _body(self, event: Any, depth: int) -> "Plain | list[_Node] | dict[str, _Node]":
-        if isinstance(event, yaml.ScalarEvent):
-            return plain(event.value) if event.implicit[0] else str(event.value)
-        if isinstance(event, yaml.SequenceStartEvent):
-            items = []
-            while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-                items.append(self._node(event, depth + 1))
-            return items
-        return self._read_mapping(depth)
-
-    def _read_mapping(self, depth: int) -> dict[str, _Node]:
-        found: dict[str, _Node] = {}
-        merged: dict[str, _Node] = {}
-        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
-            key, node = self._node(event, depth + 1), self._node(next(self._events), depth + 1)
-            if isinstance(key.body, list | dict):
-                raise UserError(f"{self._name}:{key.line}: a key is a single value")
-            if key.body == "<<":  # a mapping, or a list of them of which the first goes before the others
-                for part in reversed(node.body) if isinstance(node.body, list) else [node]:
-                    merged |= part.body if isinstance(part.body, dict) else {}
-            elif str(key.body) in found:
-                raise UserError(f"{self._name}:{key.line}: {key.body} is given twice in one mapping; keep one of them")
-            else:
-                found[str(key.body)] = node
-        found = merged | found
-        named = found.get("__fn_or_cls__")
-        if named is None or not isinstance(named.body, dict) or not {"module", "name"} <= named.body.keys():
-            return found
-        # Fiddle's own spelling of a class, `__fn_or_cls__: {module, name}`.
-        words = _Node(f"{named.body['module'].body}.{named.body['name'].body}", named.line)
-        return {"_target_": words} | {key: node for key, node in found.items() if key != "__fn_or_cls__"}
 
 
 def plain(text: str) -> Plain:
@@ -183,12 +187,3 @@ def _is_secret(key: Key) -> bool:
 
 def _texts(value: Value) -> list[str]:
     return [part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, str)]
-
-
-def _target_of(value: Value, values: dict[str, Value]) -> Value:
-    for _ in range(10):  # a chain that is longer, or a loop, stays as it is
-        match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-        if match is None or match[1] not in values:
-            break
-        value = values[match[1]]
-    return value

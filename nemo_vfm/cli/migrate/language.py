@@ -101,15 +101,15 @@ def language(draft: RecipeDraft) -> None:
             draft.agree("positions", _ROPE)
         else:
             draft.leave("positions", "positions are rotary here, never learned")
-        share, theta = draft.number("rope_share"), draft.number("theta")
-        if share is not None and share <= 1:
-            _put_rope(draft, "rope_share", "share", share)
-        else:
-            draft.leave("rope_share", "it is not a fraction of a head, so the whole head is rotated")
-        if theta is not None:
-            _put_rope(draft, "theta", "theta", theta)
-        else:
-            draft.leave("theta", "it is not a number above zero, so 10,000 is used")
+        share = draft.number("rope_share")
+        share = share if share is not None and share <= 1 else None
+        for fact, key, value, why in (
+            ("rope_share", "share", share, "it is not a fraction of a head, so the whole head is rotated"),
+            ("theta", "theta", draft.number("theta"), "it is not a number above zero, so 10,000 is used"),
+        ):
+            if value is not None:
+                draft.put(f"{_ROPE}._target_", "nemo_vfm.models.blocks.text_rope.TextRope")
+            draft.carry_or_leave(fact, f"{_ROPE}.{key}", None if value is None else float(value), why)
         draft.carry_or_leave("tied", "model.tied", draft.flag("tied"),
                              "whether input and output embeddings are tied is true or false: model.tied")  # fmt: skip
         std = draft.number("init_std")
@@ -226,8 +226,3 @@ def _stand_in(draft: RecipeDraft, fact: str, value: str, why: str) -> None:
         draft.values.setdefault(f"model.{fact}", value)
         draft.notes.setdefault(f"model.{fact}", why)
     draft.leave(fact, f"there is no such {fact} here: {why}")
-
-
-def _put_rope(draft: RecipeDraft, fact: str, key: str, value: float) -> None:
-    draft.put(f"{_ROPE}._target_", "nemo_vfm.models.blocks.text_rope.TextRope")
-    draft.carry(fact, f"{_ROPE}.{key}", float(value))

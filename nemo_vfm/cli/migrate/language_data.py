@@ -5,7 +5,6 @@ from itertools import count
 from pathlib import PurePosixPath
 
 from nemo_vfm.cli.migrate.draft import RecipeDraft
-from nemo_vfm.cli.migrate.foreign_yaml import Value
 
 _TOKENIZED = "a folder that recipes/llm/tokenize.yaml wrote has to be there; their .bin and .idx are not read"
 #: Data of which every token is learned; those of all other classes have answers.
@@ -16,11 +15,13 @@ _SOURCE = "nemo_vfm.data.tokens.token_data.TokenSource"
 def language_data(draft: RecipeDraft) -> None:
     """The facts of the data."""
     draft.put("data._target_", "nemo_vfm.data.tokens.token_data.TokenData")
-    if _learns_answers(draft):
+    named = draft.get("dataset_class")
+    has_answers = draft.get("answer_files") is not None or (isinstance(named, str) and not _PLAIN_TEXT.search(named))
+    if has_answers:
         draft.differ("their data are chats, or questions with answers, of which the answers alone are learned; there "
                      "is no training on chats here, and all tokens of folders are learned")  # fmt: skip
     draft.leave("dataset_class", "data are folders of tokens, which recipes/llm/tokenize.yaml writes")
-    _sources(draft)
+    _sources(draft, has_answers)
     for fact, key in (("seq_length", "sequence_length"), ("batch_size", "batch_size")):
         if draft.whole(fact):
             draft.carry(fact, f"data.{key}", draft.whole(fact))
@@ -55,13 +56,19 @@ def language_data(draft: RecipeDraft) -> None:
     draft.leave("micro_batch", "parallel.microbatches splits a batch once its sizes are known")
 
 
-def _learns_answers(draft: RecipeDraft) -> bool:
-    named = draft.get("dataset_class")
-    return draft.get("answer_files") is not None or (isinstance(named, str) and not _PLAIN_TEXT.search(named))
-
-
-def _sources(draft: RecipeDraft) -> None:
-    pairs = {} if _learns_answers(draft) else _paths_and_weights(draft.get("data_path"))
+def _sources(draft: RecipeDraft, has_answers: bool) -> None:
+    value = draft.get("data_path")
+    parts = list(value) if isinstance(value, tuple) else [value]
+    paths = [part for part in parts if is_path(part)]
+    weights: list[float | None] = [_weight(part) for part in parts if not is_path(part)]
+    if has_answers or (weights and (len(weights) != len(paths) or None in weights or parts[1::2] != paths)):
+        paths, weights = [], []  # weights stand before paths, or nowhere
+    pairs: dict[str, tuple[str, float | None]] = {}
+    for source, weight in zip(paths, weights or [None] * len(paths), strict=True):
+        stem = re.sub(r"\W+", "_", PurePosixPath(str(source)).name, flags=re.ASCII).strip("_").lower()
+        stem = (stem if re.match(r"[a-z]", stem) else f"source_{stem}".rstrip("_"))[:80]
+        names = (stem if number == 1 else f"{stem}_{number}" for number in count(1))
+        pairs[next(name for name in names if name not in pairs)] = (str(source), weight)
     for name, (path, weight) in pairs.items():
         draft.put(f"data.sources.{name}._target_", _SOURCE)
         draft.put(f"data.sources.{name}.folder", path, _TOKENIZED)
@@ -74,22 +81,6 @@ def _sources(draft: RecipeDraft) -> None:
         draft.put("data.sources.text._target_", _SOURCE)
         draft.put("data.sources.text.folder", "???", _TOKENIZED)
         draft.leave("data_path", f"a folder of tokens is yours to give, data.sources.text.folder=DIR: {_TOKENIZED}")
-
-
-def _paths_and_weights(value: Value) -> dict[str, tuple[str, float | None]]:
-    """Name -> (path, weight); weights stand before paths, or nowhere. Empty where it is neither."""
-    parts = list(value) if isinstance(value, tuple) else [value]
-    paths = [part for part in parts if is_path(part)]
-    weights: list[float | None] = [_weight(part) for part in parts if not is_path(part)]
-    if weights and (len(weights) != len(paths) or None in weights or parts[1::2] != paths):
-        return {}
-    known: dict[str, tuple[str, float | None]] = {}
-    for path, weight in zip(paths, weights or [None] * len(paths), strict=True):
-        stem = re.sub(r"\W+", "_", PurePosixPath(str(path)).name, flags=re.ASCII).strip("_").lower()
-        stem = (stem if re.match(r"[a-z]", stem) else f"source_{stem}".rstrip("_"))[:80]
-        names = (stem if number == 1 else f"{stem}_{number}" for number in count(1))
-        known[next(name for name in names if name not in known)] = (str(path), weight)
-    return known
 
 
 def is_path(part: object) -> bool:

@@ -212,33 +212,25 @@ def _checkpoints(draft: RecipeDraft) -> None:
     draft.put("loop.checkpoint._target_", f"{_TRAIN}callbacks.checkpointing.SaveCheckpoints")
     draft.carry_or_leave("save_every", "loop.checkpoint.every_steps", draft.whole("save_every"),
                          "checkpoints are written every N optimizer steps: loop.checkpoint.every_steps")  # fmt: skip
-    keep = draft.get("keep")
-    _best(draft)
-    if "loop.checkpoint.keep_best" in draft.values:
+    every, count = draft.whole("val_every"), draft.whole("keep")
+    if draft.get("monitor") == "val_loss" and count and every:  # measured where a checkpoint is written
+        draft.change("keep", "loop.checkpoint.keep_best", count, "the best by val_loss, and the newest as well")
+        draft.agree("monitor", "loop.checkpoint.keep_best")
+        mode = draft.get("monitor_mode") if draft.get("monitor_mode") in ("min", "max") else None
+        draft.carry_or_leave("monitor_mode", "loop.checkpoint.mode", mode, "it must be min or max")
+        if "save_every" not in draft.facts:
+            draft.put("loop.checkpoint.every_steps", every, "at each validation, the original's default")
         return
-    if draft.whole("keep"):
+    draft.leave("monitor", "the newest checkpoints are kept; so are the best by val_loss where it is measured")
+    draft.leave("monitor_mode", "it defines the best, and here the newest are kept")
+    if count:
         why = "the newest are kept; loop.checkpoint.keep_best also keeps the best"
-        draft.change("keep", "loop.checkpoint.keep_last", draft.whole("keep"), why)
-    elif keep == -1:
+        draft.change("keep", "loop.checkpoint.keep_last", count, why)
+    elif draft.get("keep") == -1:
         draft.put("loop.checkpoint.keep_last", None)
         draft.agree("keep", "loop.checkpoint.keep_last", "write null to keep all")
     else:
         draft.leave("keep", "the number to keep must be a whole number: loop.checkpoint.keep_last")
-
-
-def _best(draft: RecipeDraft) -> None:
-    """The best by the held-out loss, which is measured where a checkpoint is written."""
-    every, count = draft.whole("val_every"), draft.whole("keep")
-    if draft.get("monitor") != "val_loss" or not count or not every:
-        draft.leave("monitor", "the newest checkpoints are kept; so are the best by val_loss where it is measured")
-        draft.leave("monitor_mode", "it defines the best, and here the newest are kept")
-        return
-    draft.change("keep", "loop.checkpoint.keep_best", count, "the best by val_loss, and the newest as well")
-    draft.agree("monitor", "loop.checkpoint.keep_best")
-    mode = draft.get("monitor_mode") if draft.get("monitor_mode") in ("min", "max") else None
-    draft.carry_or_leave("monitor_mode", "loop.checkpoint.mode", mode, "it must be min or max")
-    if "save_every" not in draft.facts:
-        draft.put("loop.checkpoint.every_steps", every, "at each validation, the original's default")
 
 
 def _validation(draft: RecipeDraft) -> None:

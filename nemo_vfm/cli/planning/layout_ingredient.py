@@ -20,19 +20,14 @@ _HEAD = "_target_: nemo_vfm.parallel.plan.plan.ParallelPlan"
 CONVENTION = "3 x forward FLOPs / seconds / dense bf16 peak, causal attention counted whole"
 
 
-def non_default_values(plan: ParallelPlan) -> dict[str, int | str | bool]:
-    """What of a layout is not the default."""
-    usual = {field.name: field.default for field in fields(ParallelPlan)}
-    values = {name: getattr(plan, name) for name in usual}
-    if plan.context == 1:
-        values |= {"attention": usual["attention"]}
-    return {name: value for name, value in values.items() if value != usual[name]}
-
-
 def ingredient_text(choice: LayoutChoice, comments: Sequence[str]) -> str:
     """`conf/parallel/NAME.yaml`, which begins with the comments, a line each."""
     wanted = ["# It needs engine.recompute: blocks."] if choice.recompute else []
-    values = [f"{name}: {text_of(value)}" for name, value in non_default_values(choice.plan).items()]
+    usual = {field.name: field.default for field in fields(ParallelPlan)}
+    chosen = {name: getattr(choice.plan, name) for name in usual}
+    if choice.plan.context == 1:
+        chosen |= {"attention": usual["attention"]}
+    values = [f"{name}: {text_of(value)}" for name, value in chosen.items() if value != usual[name]]
     return "".join(f"{line}\n" for line in [*(f"# {text}" for text in comments), *wanted, _HEAD, *values])
 
 

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.planning.layout_ingredient import changes
@@ -19,8 +18,6 @@ from nemo_vfm.runtime.terminal import Terminal
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from nemo_vfm.core.types.json_value import Json
 
 
 SHOWN = 8  #: layouts in the table
@@ -237,15 +234,3 @@ def serving_sentences(question: Question, gpus: int, sequences: int) -> Iterator
         more = fewest_gpus(work, gpu, network, name, sequences=sequences)
         would = f"it would fit on {more:,} {gpu.name}" if more else "it would fit on no number of them"
         yield f"{name}: it does not fit: {parts}{alone}; {would}."
-
-
-def serving_json(question: Question, gpus: int, sequences: int) -> "Json":
-    """The same for machines."""
-    gpu = question.machine.gpu
-    found = serving_answers(question, gpus, sequences)
-    return {
-        "gpus": gpus, "gpu": asdict(gpu) | {"usable_bytes": round(gpu.usable_bytes)}, "sequences": sequences,
-        "tokens": question.work.tokens, "parameters": question.work.parameters,
-        "serving": {name: None if one is None else asdict(one) | {"total": one.total, "fits": fits(one, gpu)}
-                    for name, one in found.items()},
-    }  # fmt: skip

@@ -169,17 +169,15 @@ def sample_of(
     """
     from nemo_vfm.models.gpt import GPT
 
-    if not isinstance(model, GPT):
-        return _video(job, model, recipe, latents)
-    source = "the command line"
-    if tokens is None and isinstance(job.data, ResumablePhases):
-        tokens, source = job.data.tokens_per_sample(), "the recipe's data"
-    if tokens is None:
-        raise UserError("the recipe does not define the length of its sequences; give --tokens, such as --tokens 4096")
-    return PlannedSample({"tokens_BS": (1, tokens)}, tokens, None, source)
-
-
-def _video(job: "Train", model: "nn.Module", recipe: Path, latents: str | None) -> PlannedSample:
+    if isinstance(model, GPT):
+        source = "the command line"
+        if tokens is None and isinstance(job.data, ResumablePhases):
+            tokens, source = job.data.tokens_per_sample(), "the recipe's data"
+        if tokens is None:
+            raise UserError(
+                "the recipe does not define the length of its sequences; give --tokens, such as --tokens 4096"
+            )
+        return PlannedSample({"tokens_BS": (1, tokens)}, tokens, None, source)
     channels, patch = getattr(model, "in_channels", 0), getattr(model, "patch", (1, 1, 1))
     frames, rows, columns, source = _latents(job, recipe, latents)
     tokens = (frames // patch[0]) * (rows // patch[1]) * (columns // patch[2])

@@ -53,36 +53,30 @@ def serve_on_ranks(serving: TensorServing, load: Load, answer: Answer) -> int:
             signal.signal(number, signal.SIG_IGN)
     with join_ranks(sha256_text(repr(list(serving.words))), on_lost=_end) as world:
         try:
-            status = _serve(serving, load, answer, world)
+            from nemo_vfm.parallel.engine.serving_ranks import split_for_serving
+            from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
+            from nemo_vfm.serve.continuous.model_passes import ModelPasses
+            from nemo_vfm.serve.continuous.packed_block import pack_modules
+            from nemo_vfm.serve.continuous.rank_passes import LeadingPasses, follow
+            from nemo_vfm.serve.memory_settings import blocks_side_by_side, collapse_pages
+
+            served = load()
+            split = split_for_serving(served.model, serving.tensor)
+            with blocks_side_by_side():
+                pack_modules(served.model)
+            room = KeyValueRoom(served.model, serving.room_gb, serving.tensor)
+            if ranks.is_first():
+                passes = LeadingPasses(served.model, room, serving.at_once, split, partial(_end_for, world))
+                status = answer(served, passes)
+                world.tell_end(patience_s=_PATIENCE_S)
+            else:
+                following, status = ModelPasses(served.model, room, serving.at_once, ranks=split), 0
+                collapse_pages()
+                follow(following, split)
+                world.hear()
         except Exception as error:
             _end_for(world, error)
     return status
-
-
-def _serve(serving: TensorServing, load: Load, answer: Answer, world: "World") -> int:
-    """Lead the other ranks, or follow rank 0, with this rank's share of the weights, and of the room."""
-    from nemo_vfm.parallel.engine.serving_ranks import split_for_serving
-    from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
-    from nemo_vfm.serve.continuous.model_passes import ModelPasses
-    from nemo_vfm.serve.continuous.packed_block import pack_modules
-    from nemo_vfm.serve.continuous.rank_passes import LeadingPasses, follow
-    from nemo_vfm.serve.memory_settings import blocks_side_by_side, collapse_pages
-
-    served = load()
-    split = split_for_serving(served.model, serving.tensor)
-    with blocks_side_by_side():
-        pack_modules(served.model)
-    room = KeyValueRoom(served.model, serving.room_gb, serving.tensor)
-    if ranks.is_first():
-        passes = LeadingPasses(served.model, room, serving.at_once, split, partial(_end_for, world))
-        status = answer(served, passes)
-        world.tell_end(patience_s=_PATIENCE_S)
-        return status
-    following = ModelPasses(served.model, room, serving.at_once, ranks=split)
-    collapse_pages()
-    follow(following, split)
-    world.hear()
-    return 0
 
 
 def _end_for(world: "World", error: Exception) -> NoReturn:

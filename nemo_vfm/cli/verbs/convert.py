@@ -23,7 +23,7 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_vfm.cli.arguments import add_allow_host, add_trust
@@ -95,7 +95,10 @@ def _heads(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Convert FILE; the output folder appears only when it is complete."""
+    import shutil
+
     from nemo_vfm.core.errors import UserError
+    from nemo_vfm.core.storage.files import sync
 
     if not arguments.file.is_file() and not arguments.file.is_dir():
         from nemo_vfm.models.hub.hub_names import get_hint
@@ -109,7 +112,17 @@ def run(arguments: argparse.Namespace) -> int:
         from nemo_vfm.models.convert.video.other_library import require_read
 
         require_read(arguments.file)
-    summary = _make_folder(arguments.out.absolute(), lambda folder: _convert_folder(arguments, folder))
+    out = arguments.out.absolute()
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    temporary.mkdir(parents=True)
+    try:
+        summary = _convert_folder(arguments, temporary)
+        for path in (*temporary.rglob("*"), temporary):
+            sync(path)
+        temporary.rename(out)
+        sync(out.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     sys.stdout.write(f"{summary}\n{arguments.out}\n")
     return 0
 
@@ -206,25 +219,6 @@ def _of_folder(source: Path, folder: Path, key: str | None) -> str:
     from nemo_vfm.cli.conversion.run_weights import write_one_file
 
     return write_one_file(source, folder, key)
-
-
-def _make_folder(out: Path, work: Callable[[Path], str]) -> str:
-    """What `work` puts into a folder, made beside `out`, then renamed."""
-    import shutil
-
-    from nemo_vfm.core.storage.files import sync
-
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    temporary.mkdir(parents=True)
-    try:
-        result = work(temporary)
-        for path in (*temporary.rglob("*"), temporary):
-            sync(path)
-        temporary.rename(out)
-        sync(out.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return result
 
 
 def _child(source: Path, words: Sequence[str]) -> str:

@@ -36,7 +36,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("there are no recipes here; a folder `recipes` in the working directory is searched")
     width = max(30, min(shutil.get_terminal_size().columns, 104))
     if not arguments.filters:
-        _summary(sorted(recipes), width)
+        grouped = sorted((printable(name.rpartition("/")[0], 200), name) for name in recipes)
+        for group, members in groupby(grouped, key=lambda pair: pair[0]):
+            listed = [printable(name, 200) for _, name in members]
+            sys.stdout.write(f"{group} ({len(listed)})\n" if group else "")
+            sys.stdout.writelines(f"{line}\n" for line in _wrap(", ".join(listed), width))
+        more = "`nemo-vfm list GROUP` or `nemo-vfm list WORD` shows what each is, needs, takes and gives."
+        sys.stdout.writelines(f"{line}\n" for line in textwrap.wrap(more, width))
         return 0
     words, found = arguments.filters, dict[str, RecipeHeader]()
     for name, file in sorted(recipes.items()):
@@ -57,16 +63,6 @@ def run(arguments: argparse.Namespace) -> int:
         lines = [line for text in texts for line in _wrap(text, width)]
         sys.stdout.write(f"{printable(name, 200)}\n" + "".join(f"{line}\n" for line in lines))
     return 0
-
-
-def _summary(names: list[str], width: int) -> None:
-    grouped = sorted((printable(name.rpartition("/")[0], 200), name) for name in names)
-    for group, members in groupby(grouped, key=lambda pair: pair[0]):
-        listed = [printable(name, 200) for _, name in members]
-        sys.stdout.write(f"{group} ({len(listed)})\n" if group else "")
-        sys.stdout.writelines(f"{line}\n" for line in _wrap(", ".join(listed), width))
-    more = "`nemo-vfm list GROUP` or `nemo-vfm list WORD` shows what each is, needs, takes and gives."
-    sys.stdout.writelines(f"{line}\n" for line in textwrap.wrap(more, width))
 
 
 def _wrap(text: str, width: int) -> list[str]:

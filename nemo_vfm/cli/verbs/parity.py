@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import add_recipe_arguments
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.runtime.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -52,17 +51,26 @@ def run(arguments: argparse.Namespace) -> int:
     """0 where every layout is equal or refused with a reason, and every control was seen; 1 else."""
     ranks = _ranks(arguments.ranks)
     from nemo_vfm.cli.recipe_job import tiny_training
+    from nemo_vfm.parallel.verify.parity import GRADIENT, LOSS
+    from nemo_vfm.parallel.verify.tiny_training import SAMPLES
 
     ready, model, _ = tiny_training(arguments)
     layouts = [one for count in ranks for one in _choose_layouts(arguments, count, model, ready.takes_packed)]
     found = _rows(ready, model, layouts, ranks)
     if not arguments.json:
         width = max([len(str(layout)) for layout in layouts] + [20])
-        _write_head(arguments.recipe, model, ready.precision.fp8, width)
+        fp8 = ready.precision.fp8
+        numbers = "fp32" if fp8 is None else f"FP8 (recipe {fp8.recipe}) and float64"
+        count = sum(parameter.numel() for parameter in model.parameters())
+        paper = Terminal()
+        paper.line(f"{arguments.recipe}, made small", "bold")
+        paper.prose(f"{type(model).__name__} of {count:,} parameters, two steps of {SAMPLES} samples in {numbers}, "
+                    f"each rank with its own. Each layout against one device: losses may differ by {LOSS:g}, each "
+                    f"parameter's gradient by {GRADIENT:g}, relative (L2).", 2)  # fmt: skip
+        paper.line()
+        paper.line(f"  ranks  {'layout':<{width}}  verdict       loss  gradient  of", "bold")
         rows = _write_rows(found, width)
     else:
-        from nemo_vfm.parallel.verify.parity import GRADIENT, LOSS
-
         began, rows = time.monotonic(), list(found)
         record = {
             "recipe": arguments.recipe, "model": type(model).__name__,
@@ -114,22 +122,6 @@ def _rows(
         for count in ranks:
             if count > 1:
                 yield parity.control(pool, ready, count, is_cut=parity.is_cut(model))
-
-
-def _write_head(recipe: str, model: "nn.Module", fp8: Fp8 | None, width: int) -> None:
-    """What is tried, and the head of the columns."""
-    from nemo_vfm.parallel.verify.parity import GRADIENT, LOSS
-    from nemo_vfm.parallel.verify.tiny_training import SAMPLES
-
-    numbers = "fp32" if fp8 is None else f"FP8 (recipe {fp8.recipe}) and float64"
-    count = sum(parameter.numel() for parameter in model.parameters())
-    paper = Terminal()
-    paper.line(f"{recipe}, made small", "bold")
-    paper.prose(f"{type(model).__name__} of {count:,} parameters, two steps of {SAMPLES} samples in {numbers}, "
-                f"each rank with its own. Each layout against one device: losses may differ by {LOSS:g}, each "
-                f"parameter's gradient by {GRADIENT:g}, relative (L2).", 2)  # fmt: skip
-    paper.line()
-    paper.line(f"  ranks  {'layout':<{width}}  verdict       loss  gradient  of", "bold")
 
 
 def _write_rows(found: "Iterator[ParityRow]", width: int) -> "list[ParityRow]":

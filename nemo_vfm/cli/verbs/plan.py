@@ -15,6 +15,7 @@ import argparse
 import json
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,20 +93,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace, request: "PlanRequest") -> int:
-    from nemo_vfm.cli.planning.plan_page import serving_answers, serving_json, serving_sentences
+    from nemo_vfm.cli.planning.plan_page import serving_answers, serving_sentences
     from nemo_vfm.perf.serving import fits
     from nemo_vfm.runtime.terminal import Terminal
 
     asked = request.question, arguments.gpus, arguments.sequences
-    found = serving_answers(*asked)
+    found, gpu = serving_answers(*asked), request.question.machine.gpu
     if arguments.json:
-        text = json.dumps(serving_json(*asked), indent=1, ensure_ascii=False, allow_nan=False)
-        sys.stdout.write(f"{text}\n")
+        memory = {name: None if one is None else asdict(one) | {"total": one.total, "fits": fits(one, gpu)}
+                  for name, one in found.items()}  # fmt: skip
+        record = {
+            "gpus": arguments.gpus, "gpu": asdict(gpu) | {"usable_bytes": round(gpu.usable_bytes)},
+            "sequences": arguments.sequences, "tokens": request.question.work.tokens,
+            "parameters": request.question.work.parameters, "serving": memory,
+        }  # fmt: skip
+        sys.stdout.write(f"{json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)}\n")
     else:
         paper = Terminal()
         for sentence in serving_sentences(*asked):
             paper.prose(sentence)
-    gpu = request.question.machine.gpu
     return 0 if any(one is not None and fits(one, gpu) for one in found.values()) else 2
 
 
@@ -139,7 +145,21 @@ def with_cluster(arguments: argparse.Namespace) -> argparse.Namespace:
     ours = [word for word in arguments.overrides if _path(word).partition(".")[0] in (_SLOT, *_SIZES)]
     sizes = {_path(word): word for word in ours if _path(word) in _SIZES}
     names = [word for word in ours if _path(word) == _SLOT]
-    gpu, per_node, network = _machine(names[-1], ours, arguments) if names else (None, None, None)
+    gpu: object = None
+    per_node: object = None
+    networks: list[str] = []
+    if names:  # what the cluster's file says, and what changes it
+        roots, cluster = Roots.standard(arguments.conf), names[-1].partition("=")[2]
+        file = roots.require_ingredient(_SLOT, cluster, Mark(Source.typed(names[-1]), 1, len(_SLOT) + 2))
+        changes = [word.replace(f"{_SLOT}.", "", 1) for word in ours if _path(word).startswith(f"{_SLOT}.")]
+        root = compose(file, changes, arguments.conf).root
+        found = [find(root, key) for key in ("gpu", "gpus_per_node", "segment")]
+        gpu, per_node, segment = (None if node is None else plain(node) for node in found)
+        if not isinstance(per_node, int) or per_node < 1 or not isinstance(gpu, str):
+            raise UserError(f"cluster={cluster} names no GPUs, so there is nothing to plan for; choose another, or add "
+                            f"cluster.gpu=h100 cluster.gpus_per_node=8")  # fmt: skip
+        domain = per_node * (segment if isinstance(segment, int) else 1)
+        networks = [one for one in (cluster, f"{gpu}_nvl{domain}") if one in roots.choices("network")]
     given = dict(vars(arguments), overrides=[word for word in arguments.overrides if word not in ours])
     if arguments.gpus is None:
         if not sizes or ("nodes" in sizes and per_node is None):
@@ -151,27 +171,11 @@ def with_cluster(arguments: argparse.Namespace) -> argparse.Namespace:
         number = word.partition("=")[2]
         if not number.isdecimal() or int(number) < 1:
             raise UserError(f"{name} must be a whole number, one or more, got {word}")
-        given["gpus"] = int(number) * (per_node if name == "nodes" and per_node else 1)
+        given["gpus"] = int(number) * (per_node if name == "nodes" and isinstance(per_node, int) else 1)
     given["gpu"] = arguments.gpu or gpu or GPU
-    given["network"] = arguments.network or network or NETWORK
+    given["network"] = arguments.network or next(iter(networks), NETWORK)
     return argparse.Namespace(**given)
 
 
 def _path(word: str) -> str:
     return word.removeprefix("~").partition("=")[0]
-
-
-def _machine(named: str, ours: list[str], arguments: argparse.Namespace) -> tuple[str, int, str | None]:
-    """(kind of GPU, GPUs of a node, network between them or None) by the cluster's file and what changes it."""
-    roots, name = Roots.standard(arguments.conf), named.partition("=")[2]
-    file = roots.require_ingredient(_SLOT, name, Mark(Source.typed(named), 1, len(_SLOT) + 2))
-    changes = [word.replace(f"{_SLOT}.", "", 1) for word in ours if _path(word).startswith(f"{_SLOT}.")]
-    root = compose(file, changes, arguments.conf).root
-    found = [find(root, key) for key in ("gpu", "gpus_per_node", "segment")]
-    gpu, per_node, segment = (None if node is None else plain(node) for node in found)
-    if not isinstance(per_node, int) or per_node < 1 or not isinstance(gpu, str):
-        raise UserError(f"cluster={name} names no GPUs, so there is nothing to plan for; choose another, or add "
-                        f"cluster.gpu=h100 cluster.gpus_per_node=8")  # fmt: skip
-    domain = per_node * (segment if isinstance(segment, int) else 1)
-    networks = [one for one in (name, f"{gpu}_nvl{domain}") if one in roots.choices("network")]
-    return gpu, per_node, next(iter(networks), None)

@@ -63,22 +63,21 @@ def run(arguments: argparse.Namespace) -> int:
     if not lines:
         sys.stdout.write(f"no runs in {', '.join(map(str, roots))}\n")
         return 0
-    rows = [_row(line, named[line.path]) for line in lines]
+    rows = []
+    for line in lines:
+        began = _local(line.started or "")
+        started = "" if began is None else began.strftime("%Y-%m-%d %H:%M")
+        done = f" {line.steps_done[0]}/{line.steps_done[1]}" if line.steps_done else ""
+        losses = ["" if loss is None else f"{loss:.4g}" for loss in (line.loss, line.val_loss)]
+        rows.append({
+            "run": named[line.path], "state": f"{line.state}{f' {line.at}' if line.at else ''}{done}",
+            "step": "" if line.step is None else str(line.step), "loss": losses[0],
+            "val loss": losses[1], "started": started, "took": _span(line.seconds),
+            "size": _bytes(line.num_bytes), "seed": "" if line.seed is None else str(line.seed),
+            "recipe": line.recipe or "",
+        })  # fmt: skip
     sys.stdout.write(_table(rows, lines, shutil.get_terminal_size((100, 24)).columns))
     return 0
-
-
-def _row(line: RunLine, name: str) -> dict[str, str]:
-    began = _local(line.started or "")
-    started = "" if began is None else began.strftime("%Y-%m-%d %H:%M")
-    done = f" {line.steps_done[0]}/{line.steps_done[1]}" if line.steps_done else ""
-    return {
-        "run": name, "state": f"{line.state}{f' {line.at}' if line.at else ''}{done}",
-        "step": "" if line.step is None else str(line.step), "loss": _short(line.loss),
-        "val loss": _short(line.val_loss), "started": started, "took": _span(line.seconds),
-        "size": _bytes(line.num_bytes), "seed": "" if line.seed is None else str(line.seed),
-        "recipe": line.recipe or "",
-    }  # fmt: skip
 
 
 def _table(rows: Sequence[dict[str, str]], lines: Sequence[RunLine], width: int) -> str:
@@ -108,10 +107,6 @@ def _table(rows: Sequence[dict[str, str]], lines: Sequence[RunLine], width: int)
 def _cell(name: str, text: str, width: int) -> str:
     text = text if len(text) <= width else ""
     return text.rjust(width) if name in _TO_THE_RIGHT else text.ljust(width)
-
-
-def _short(number: float | None) -> str:
-    return "" if number is None else f"{number:.4g}"
 
 
 def _local(time: float | str) -> datetime | None:

@@ -14,7 +14,6 @@ import argparse
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print it; values of the environment stay names."""
     if arguments.diff:
-        _write_differences(find_differences(*_sides(arguments)))
+        _write_differences(arguments)
         return 0  # also where there are some, as `git diff` does
     if arguments.defaults:
         sys.stdout.write(with_places(_tree(composed_recipe(arguments), arguments), _width()))
@@ -78,8 +77,11 @@ def _tree(composed: "Composed", arguments: argparse.Namespace, *, keep: frozense
     return whole
 
 
-def _sides(arguments: argparse.Namespace) -> tuple[Map, Map]:
-    """A and B with the changes made to both, or A without and with them."""
+def _write_differences(arguments: argparse.Namespace) -> None:
+    """Of A and B with the changes made to both, or of A without and with them, each key and what the sides say there.
+
+    A list of plain values alone counts as one value.
+    """
     words = list(arguments.overrides)
     second = next((word for word in words if "=" not in word and not word.startswith("~")), None)
     if second is not None:
@@ -96,39 +98,21 @@ def _sides(arguments: argparse.Namespace) -> tuple[Map, Map]:
         composed = composed_recipe(argparse.Namespace(**{**vars(arguments), "recipe": file, "overrides": changes}))
         # A path below the run folder is the same path in both.
         trees.append(_tree(composed, arguments, keep=frozenset({"run_dir"})))
-    return trees[0], trees[1]
-
-
-@dataclass(frozen=True, slots=True)
-class KeyDifference:
-    """One key; a side that lacks it is None."""
-
-    key: str
-    old: Node | None
-    new: Node | None
-
-
-def find_differences(old: Map, new: Map) -> list[KeyDifference]:
-    """The differences; a list counts as one value where it holds plain values only."""
-    left, right = dict(_leaves(old)), dict(_leaves(new))
+    left, right = (dict(_leaves(tree)) for tree in trees)
     keys = list(left)  # in their order, a new one behind what stands before it in the new recipe
     for before, key in zip(["", *right], right, strict=False):
         if key not in left:
             keys.insert(keys.index(before) + 1 if before in keys else 0, key)
-    pairs = (KeyDifference(key, left.get(key), right.get(key)) for key in keys)
-    return [pair for pair in pairs if _text(pair.old) != _text(pair.new) and pair.key not in _IGNORED]
-
-
-def _write_differences(differences: list[KeyDifference]) -> None:
-    """Each key, and below it what the sides say with its place."""
+    sides = {key: (left.get(key), right.get(key)) for key in keys if key not in _IGNORED}
+    differing = {key: pair for key, pair in sides.items() if _text(pair[0]) != _text(pair[1])}
     paper = Terminal()
-    if not differences:
+    if not differing:
         paper.line("no difference")
-    texts = [_text(node) for pair in differences for node in (pair.old, pair.new)]
+    texts = [_text(node) for pair in differing.values() for node in pair]
     width = max((len(text) for text in texts if len(text) <= _ALIGNED), default=0)
-    for pair in differences:
-        paper.line(pair.key, "bold")
-        for mark, style, node in (("-", "red", pair.old), ("+", "green", pair.new)):
+    for key, pair in differing.items():
+        paper.line(key, "bold")
+        for mark, style, node in zip("-+", ("red", "green"), pair, strict=True):
             if node is not None:
                 via = f" {node.via}" if isinstance(node, Scalar) and node.via not in ("", node.value) else ""
                 paper.line(f"  {mark} {_text(node):<{width}}  # {node.mark.place()}{via}", style)

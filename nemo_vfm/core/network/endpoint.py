@@ -18,9 +18,9 @@ from uuid import uuid4
 
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.network.http_connection import Deadline, connection, one_line
-from nemo_vfm.core.network.permission import NOTHING, AllowedHost, Permissions, Recipient, SentText
+from nemo_vfm.core.network.permission import NOTHING, Permissions, Recipient, SentText
 from nemo_vfm.core.network.retry import RETRIED, retry_after
-from nemo_vfm.core.network.ssrf_guard import ServiceUrl, addresses, service_url
+from nemo_vfm.core.network.ssrf_guard import addresses, service_url
 from nemo_vfm.core.secret import forms, is_key, key_of
 from nemo_vfm.core.types.component import PartRefused
 from nemo_vfm.core.types.json_value import Json
@@ -92,8 +92,19 @@ class Endpoint:
     ) -> None:  # fmt: skip
         if timeout_s <= 0 or max_response_mb <= 0:
             raise ValueError(f"timeout_s {timeout_s} and max_response_mb {max_response_mb} must be above 0")
-        self.allowed, self.url = _find_service(name, url, permissions)
+        if (name is None) == (url is None):
+            raise ValueError("give either `name`, from your endpoints file, or `url`")
+        try:  # what the user says about the service, and where it is
+            if name is not None:
+                self.allowed = permissions.named(name)
+                self.url = service_url(self.allowed.url)
+            else:
+                self.url = service_url(str(url))
+                self.allowed = permissions.service(self.url)
+        except ValueError as error:
+            raise PartRefused(str(error), "url" if name is None else "name") from None
         self.timeout_s, self.max_response_mb, self._withheld = timeout_s, max_response_mb, permissions.withheld
+        self._name = f"the service at {self.url}"
 
     def recipients(self) -> tuple[Recipient, ...]:
         variables = () if self.allowed.variable is None else (self.allowed.variable,)
@@ -162,15 +173,28 @@ class Endpoint:
                     headers["Authorization"] = f"Bearer {self._key()}"
                 link.request("POST", path, body, headers)
                 response = link.getresponse()
-                return response, _body(response, int(self.max_response_mb * 1e6))
+                limit = int(self.max_response_mb * 1e6)
+                if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+                    raise EndpointError("the service sent a compressed response, which was not requested")
+                declared = response.length or 0
+                data = bytearray()
+                while declared <= limit and len(data) <= limit and (part := response.read(min(_CHUNK, limit + 1))):
+                    data += part
+                if max(len(data), declared) > limit:
+                    raise EndpointError(
+                        f"the response is longer than max_response_mb, {limit / 1e6:g} MB; the rest was not read"
+                    )
+                if response.length:
+                    raise http.client.IncompleteRead(bytes(data[:100]), response.length)
+                return response, bytes(data)
         except UserError:
             raise
         except TimeoutError:
-            raise EndpointTimeout(f"{self._name()} took longer than timeout_s, {self.timeout_s:g} s") from None
+            raise EndpointTimeout(f"{self._name} took longer than timeout_s, {self.timeout_s:g} s") from None
         except ConnectionRefusedError as error:
-            raise EndpointUnreachable(one_line(f"{self._name()} cannot be reached: {error}")) from None
+            raise EndpointUnreachable(one_line(f"{self._name} cannot be reached: {error}")) from None
         except (OSError, http.client.HTTPException) as error:
-            raise EndpointFault(one_line(f"{self._name()} failed midway: {type(error).__name__}: {error}")) from None
+            raise EndpointFault(one_line(f"{self._name} failed midway: {type(error).__name__}: {error}")) from None
 
     def _judge(self, response: http.client.HTTPResponse, data: bytes) -> None:
         status = response.status
@@ -182,14 +206,14 @@ class Endpoint:
         match body:  # the message of OpenAI's form of an error, else all of it
             case {"error": {"message": str(message)}} | {"message": str(message)} if message.strip():
                 excerpt = message[:2000]
-        text = f"{self._name()} answered {status} {response.reason[:40]}: {one_line(excerpt) or 'nothing more'}"
+        text = f"{self._name} answered {status} {response.reason[:40]}: {one_line(excerpt) or 'nothing more'}"
         if status in _BUSY:
             raise EndpointBusy(one_line(text), retry_after(response.headers.get("Retry-After")))
         if status in RETRIED:
             raise EndpointFault(one_line(text))
         if 300 <= status < 400:
             raise EndpointDenied(
-                f"{self._name()} redirects ({status}), and the key must not be sent there: correct the URL"
+                f"{self._name} redirects ({status}), and the key must not be sent there: correct the URL"
             )
         if status in _ABOUT_ALL:
             known = {**dict.fromkeys((401, 403), "is the key correct?"), 404: "are the URL and the model correct?"}
@@ -204,37 +228,6 @@ class Endpoint:
         except ValueError as error:
             raise EndpointDenied(str(error)) from None
 
-    def _name(self) -> str:
-        return f"the service at {self.url}"
-
-
-def _find_service(name: str | None, url: str | None, permissions: Permissions) -> tuple[AllowedHost, ServiceUrl]:
-    """What the user says about the service, and where it is."""
-    if (name is None) == (url is None):
-        raise ValueError("give either `name`, from your endpoints file, or `url`")
-    try:
-        if name is not None:
-            found = permissions.named(name)
-            return found, service_url(found.url)
-        target = service_url(str(url))
-        return permissions.service(target), target
-    except ValueError as error:
-        raise PartRefused(str(error), "url" if name is None else "name") from None
-
-
-def _body(response: http.client.HTTPResponse, limit: int) -> bytes:
-    if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise EndpointError("the service sent a compressed response, which was not requested")
-    declared = response.length or 0
-    data = bytearray()
-    while declared <= limit and len(data) <= limit and (part := response.read(min(_CHUNK, limit + 1))):
-        data += part
-    if max(len(data), declared) > limit:
-        raise EndpointError(f"the response is longer than max_response_mb, {limit / 1e6:g} MB; the rest was not read")
-    if response.length:
-        raise http.client.IncompleteRead(bytes(data[:100]), response.length)
-    return bytes(data)
-
 
 MIN_LENGTH = 4  # a request that may hold no `1` and no `en` cannot be asked
 _WHOLE_WORDS = 8  # shorter values are looked for as whole words: `cat` stands in `location`
@@ -246,7 +239,13 @@ _DATA = re.compile(r"data:[\w/+.-]+;base64,")
 def find_leak(question: Json, withheld: Sequence[tuple[str, str]]) -> str:
     """The name of the first variable, of (variable, value), whose value a request holds; empty where it holds none."""
     values = [(name, value.strip()) for name, value in withheld if len(value.strip()) >= MIN_LENGTH]
-    patterns = [(name, _pattern(value)) for name, value in values]
+    patterns = []
+    for name, value in values:  # in any of its spellings
+        pattern = rf"(?<!\w){re.escape(value)}(?!\w)"
+        if len(value) >= _WHOLE_WORDS:
+            spelled = {form for form in forms(value) if len(form) >= _WHOLE_WORDS}
+            pattern = "|".join(map(re.escape, sorted(spelled, key=len, reverse=True)))
+        patterns.append((name, re.compile(pattern, re.IGNORECASE)))
     for text in _texts(question):
         if head := _DATA.match(text):
             data = text[head.end() :].encode(errors="replace")
@@ -258,14 +257,6 @@ def find_leak(question: Json, withheld: Sequence[tuple[str, str]]) -> str:
         if name := next(found, "that holds a key" if not head and is_key(text) else ""):
             return name
     return ""
-
-
-def _pattern(value: str) -> re.Pattern[str]:
-    """The value in any of its spellings."""
-    if len(value) < _WHOLE_WORDS:
-        return re.compile(rf"(?<!\w){re.escape(value)}(?!\w)", re.IGNORECASE)
-    spelled = {form for form in forms(value) if len(form) >= _WHOLE_WORDS}
-    return re.compile("|".join(map(re.escape, sorted(spelled, key=len, reverse=True))), re.IGNORECASE)
 
 
 def _texts(question: Json) -> Iterator[str]:

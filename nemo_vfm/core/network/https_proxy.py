@@ -39,7 +39,17 @@ class Proxy:
         lines = [f"CONNECT {host}:{url.port} HTTP/1.1", f"Host: {host}:{url.port}"]
         lines += [f"Proxy-Authorization: {self.authorization}"] * bool(self.authorization)
         plain.sendall("\r\n".join([*lines, "", ""]).encode("ascii"))
-        status = _status(plain)
+        # Byte by byte: what follows the response's header belongs to the tunnel.
+        data = b""
+        while not data.endswith(b"\r\n\r\n"):
+            byte = plain.recv(1)
+            if not byte or len(data) > _MAX_HEADER_BYTES:
+                raise ConnectionError("the proxy's response is not HTTP")
+            data += byte
+        words = data.split(b"\r\n", 1)[0].split()
+        if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+            raise ConnectionError("the proxy's response is not HTTP")
+        status = int(words[1])
         if status == 407:
             raise UserError(f"the proxy {self.host}:{self.port} requires credentials (407): set HTTPS_PROXY to "
                             "http://USER:PASSWORD@HOST:PORT")  # fmt: skip
@@ -70,17 +80,3 @@ def proxy_for(url: ServiceUrl) -> Proxy | None:
         register(encoded)
         authorization = f"Basic {encoded}"
     return Proxy(parts.hostname, parts.port or 80, authorization)
-
-
-def _status(plain: socket.socket) -> int:
-    """Read the status from the proxy's response, byte by byte: what follows the header belongs to the tunnel."""
-    data = b""
-    while not data.endswith(b"\r\n\r\n"):
-        byte = plain.recv(1)
-        if not byte or len(data) > _MAX_HEADER_BYTES:
-            raise ConnectionError("the proxy's response is not HTTP")
-        data += byte
-    words = data.split(b"\r\n", 1)[0].split()
-    if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
-        raise ConnectionError("the proxy's response is not HTTP")
-    return int(words[1])

@@ -40,7 +40,19 @@ class RewardChat(EndpointModel):
         question = {"model": self.model, "messages": list(messages), "stream": False}
         answer = self.endpoint.ask("chat/completions", question)
         require_own(answer, echoed=self.require_echo)
-        return scored_in(answer.body, answer.seconds)
+        # The scores in the place of log-probabilities, else those that the message lists.
+        try:
+            pairs = list(_pairs(answer.body["choices"][0]))
+            said = said_by(answer.body, scores_text(dict(pairs)), "success", answer.seconds)
+            if len(dict(pairs)) < len(pairs):
+                raise ValueError("an attribute occurs twice")
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
+            shown = one_line(str(answer.body)[:200])
+            raise EndpointError(f"the answer has no scores of a reward model, each attribute once with a finite "
+                                f"number: {shown}") from None  # fmt: skip
+        if not pairs:
+            raise EndpointFault("the reward model returned no scores, as overloaded servers do; try again later")
+        return said
 
     def longest_answer_tokens(self) -> int:
         """More than any service counts for the scores."""
@@ -54,26 +66,6 @@ class RewardChat(EndpointModel):
 def scores_text(scores: Mapping[str, float]) -> str:
     """Scores as JSON, in alphabetical order."""
     return json.dumps(scores, sort_keys=True, ensure_ascii=False, allow_nan=False)
-
-
-def scored_in(body: Json, seconds: float) -> Said:
-    """What the body of an answer says: the scores in the place of log-probabilities, else those that the message lists.
-
-    Raises:
-        EndpointFault: it holds no score.
-        EndpointError: it has another schema, as a model's that writes text; or a score is no finite number.
-    """
-    try:
-        pairs = list(_pairs(body["choices"][0]))
-        said = said_by(body, scores_text(dict(pairs)), "success", seconds)
-        if len(dict(pairs)) < len(pairs):
-            raise ValueError("an attribute occurs twice")
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
-        raise EndpointError(f"the answer has no scores of a reward model, each attribute once with a finite number: "
-                            f"{one_line(str(body)[:200])}") from None  # fmt: skip
-    if not pairs:
-        raise EndpointFault("the reward model returned no scores, as overloaded servers do; try again later")
-    return said
 
 
 def _pairs(choice: Json) -> Iterator[tuple[str, float]]:

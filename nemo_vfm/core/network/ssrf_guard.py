@@ -70,22 +70,16 @@ def service_url(text: str) -> ServiceUrl:
             "its key is what --allow-host HOST=VARIABLE names, or your endpoints file"
         )
     port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-    return ServiceUrl(parts.scheme, _canonical(parts.hostname), port, parts.path.rstrip("/"), parts.query)
-
-
-def _canonical(host: str) -> str:
-    """One spelling of a host: 2130706433, 0x7f000001 and 127.1 are all 127.0.0.1, and a dot at the end means nothing.
-
-    Raises:
-        ValueError: it is no host.
-    """
-    try:
-        return str(IPv6Address(host.replace("%", " ")) if ":" in host else ip_address(socket.inet_aton(host)))
+    host = parts.hostname
+    try:  # one spelling: 2130706433, 0x7f000001 and 127.1 are all 127.0.0.1, and a dot at the end means nothing
+        host = str(IPv6Address(host.replace("%", " ")) if ":" in host else ip_address(socket.inet_aton(host)))
     except (OSError, ValueError):
-        name = host.lower().removesuffix(".")
-    if not _HOST.fullmatch(name):
-        raise ValueError(f"{host[:100]!r} is not a host name: letters, digits, - and _, joined by dots")
-    return name
+        host = host.lower().removesuffix(".")
+        if not _HOST.fullmatch(host):
+            raise ValueError(
+                f"{parts.hostname[:100]!r} is not a host name: letters, digits, - and _, joined by dots"
+            ) from None
+    return ServiceUrl(parts.scheme, host, port, parts.path.rstrip("/"), parts.query)
 
 
 def addresses(url: ServiceUrl, *, allow_private: bool) -> list[Ip]:

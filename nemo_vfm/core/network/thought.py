@@ -40,7 +40,9 @@ class ThoughtSplit:
         while self._place != "behind":
             if self._place == "inside":
                 part, end, behind = self._waiting.partition(_END)
-                kept = 0 if end else _overlap(part, _END)
+                # The longest end of the part with which the tag begins.
+                lengths = range(0 if end else min(len(part), len(_END)), 0, -1)
+                kept = next((length for length in lengths if part.endswith(_END[:length])), 0)
                 thought += part[: len(part) - kept]
                 self._waiting = behind if end else part[len(part) - kept :]
                 if not end:
@@ -68,8 +70,3 @@ class ThoughtSplit:
     def _pending_text(self) -> str:
         """What waits, without the white space behind a thought."""
         return self._waiting.lstrip() if self._has_thought else self._waiting
-
-
-def _overlap(text: str, tag: str) -> int:
-    """Length of the longest end of the text with which the tag begins."""
-    return next((length for length in range(min(len(text), len(tag)), 0, -1) if text.endswith(tag[:length])), 0)

@@ -89,7 +89,13 @@ class PackedBatch(_Captioned):
             pieces += self.alone()
         else:
             ends = list(itertools.accumulate((math.prod(size) for size in self.sizes_THW), initial=0))
-            for begin, end in itertools.pairwise(_even(ends, min(parts, len(self)))):
+            # Where to cut into parts of nearly as many positions, none empty.
+            last, count, borders = len(self), min(parts, len(self)), [0]
+            for part in range(1, count):
+                aim = ends[-1] * part / count
+                nearest = min(range(last + 1), key=lambda place: abs(ends[place] - aim))
+                borders.append(min(max(nearest, borders[-1] + 1), last - (count - part)))
+            for begin, end in itertools.pairwise([*borders, last]):
                 rows = self.latents_XC[ends[begin] : ends[end]]
                 pieces.append(replace(self, **_between(self, begin, end, "latents_XC", "apart"), latents_XC=rows))
         again = replace(pieces[-1], weight_B=pieces[-1].weight_B * 0)
@@ -107,16 +113,6 @@ def _between(batch: SampleBatch, begin: int, end: int, *other: str) -> dict[str,
     names = batch.__dataclass_fields__.keys() - {"index", *other}
     fields = {name: getattr(batch, name) for name in names}
     return {name: value if value is None else value[begin:end] for name, value in fields.items()}
-
-
-def _even(ends: Sequence[int], parts: int) -> list[int]:
-    """Where to cut packed samples that end at these positions into parts of nearly as many positions, none empty."""
-    last, borders = len(ends) - 1, [0]
-    for part in range(1, parts):
-        aim = ends[-1] * part / parts
-        nearest = min(range(last + 1), key=lambda place: abs(ends[place] - aim))
-        borders.append(min(max(nearest, borders[-1] + 1), last - (parts - part)))
-    return [*borders, last]
 
 
 #: A label that has no loss.

@@ -60,7 +60,18 @@ def _only(curation: Curation, found: Sequence[int], what: str) -> int:
 
 
 def _in_file(curation: Curation, file: str, at: str, *, seconds: bool) -> int:
-    source = _source(curation, file)
+    # The source that is meant: by its name, by the end of it, or by a path that ends in it.
+    sources, shown = list(dict.fromkeys(curation.texts("source"))), printable(file, 80)
+    close = [name for name in sources if name.endswith(f"/{file}") or file.endswith(f"/{name}")]
+    close = [file] if file in sources else close
+    if len(close) > 1:
+        raise UserError(f"{len(close)} files end in {shown}, such as {printable(close[0], 80)}; give more of its path")
+    if not close:
+        for found in read_plain(curation.folder / "files.json", list):
+            if isinstance(found, dict) and str(found.get("file")) == file and not found.get("clips"):
+                raise UserError(f"{shown} gave no clip ({what_became(found)})")
+        raise UserError(f"no clip comes from {shown}{did_you_mean(file, sources)}")
+    source = close[0]
     places = [place for place, name in enumerate(curation.texts("source")) if name == source]
     spans = np.array([curation.span(place) for place in places])
     frame = int(spans[:, 1].max()) if seconds else int(at)
@@ -81,23 +92,6 @@ def _in_file(curation: Curation, file: str, at: str, *, seconds: bool) -> int:
         f"no clip holds frame {frame:,} of {printable(source, 80)}, which has {len(places):,}; the nearest is "
         f"{label(curation, places[int(away.argmin())])}"
     )
-
-
-def _source(curation: Curation, file: str) -> str:
-    """The source that is meant: by its name, by the end of it, or by a path that ends in it."""
-    sources = list(dict.fromkeys(curation.texts("source")))
-    if file in sources:
-        return file
-    close = [name for name in sources if name.endswith(f"/{file}") or file.endswith(f"/{name}")]
-    if len(close) == 1:
-        return close[0]
-    shown = printable(file, 80)
-    if close:
-        raise UserError(f"{len(close)} files end in {shown}, such as {printable(close[0], 80)}; give more of its path")
-    for found in read_plain(curation.folder / "files.json", list):
-        if isinstance(found, dict) and str(found.get("file")) == file and not found.get("clips"):
-            raise UserError(f"{shown} gave no clip ({what_became(found)})")
-    raise UserError(f"no clip comes from {shown}{did_you_mean(file, sources)}")
 
 
 def file_named(folder: Path, word: str) -> Json:

@@ -89,7 +89,10 @@ def summarise(samples: Samples) -> Summary:
         samples=len(entries),
         shards=len({entry.shard for entry in entries}),
         clips=len({str(entry.index.get("clip", entry.key)) for entry in entries}),
-        members={name: numbers(found) for name, found in sorted(sizes.items())},
+        members={
+            name: Numbers(len(found), sum(found), min(found), statistics.median(found), max(found))
+            for name, found in sorted(sizes.items())
+        },
         looked_into=len(looked),
         buckets=_count_names(fact["bucket"] for fact in facts if "bucket" in fact),
         sizes=_count_names(f"{fact['width']}x{fact['height']}" for fact in facts if {"width", "height"} <= fact.keys()),
@@ -100,11 +103,6 @@ def summarise(samples: Samples) -> Summary:
         without_caption=captions.count(0),
         unknown=sum("fps" not in fact for fact in facts),
     )
-
-
-def numbers(found: Sequence[float]) -> Numbers:
-    """Count, total, smallest, median, largest; at least one number."""
-    return Numbers(len(found), sum(found), min(found), statistics.median(found), max(found))
 
 
 def histogram(found: Sequence[float]) -> list[Bin]:

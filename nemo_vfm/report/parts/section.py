@@ -52,16 +52,11 @@ class Section:
     folded: bool = False  #: whether it stands below all others, closed, for those who want to know more
 
 
-def _finalize(value: object) -> object:
-    """Every value a template writes: marked HTML as it is, anything else as clean short text."""
-    if value is None:
-        return ""
-    return value if hasattr(value, "__html__") else clean(str(value))
-
-
 ENVIRONMENT = Environment(
-    autoescape=True, finalize=_finalize, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-)
+    autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    # Marked HTML as it is, anything else as clean short text.
+    finalize=lambda value: "" if value is None else value if hasattr(value, "__html__") else clean(str(value)),
+)  # fmt: skip
 ENVIRONMENT.filters.update(figure=figure, exact=exact, span=span, words=words, plain=plain, clean=clean)
 
 

@@ -1,6 +1,6 @@
 """Shows how many kept clips each bucket would receive, why others fit none, and what those lack."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from nemo_vfm.report.parts.media import SectionMedia
@@ -62,12 +62,19 @@ def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
                 shown = [name for name in shown if name in fullest]
                 run.note(f"Only the {MAX_BUCKETS} fullest of {len(buckets):,} buckets are shown.")
             share = {name: round(100 * _amount(buckets[name])[0] / most, 1) for name in shown}
+            reasons = []  # the most frequent first
+            for reason in sorted(unbinned, key=lambda name: -_amount(unbinned[name])[0])[:MAX_REASONS]:
+                found = as_mapping(unbinned[reason])
+                near = sorted(as_mapping(found.get("nearest")).items(), key=lambda item: -(number(item[1]) or 0.0))[:4]
+                short = as_mapping(found.get("more_frames"))
+                least, middle, largest = (number(short.get(key)) for key in ("least", "median", "most"))
+                several = f"{exact(least)} to {exact(largest)}, median {exact(middle)}"
+                frames = "–" if largest is None else exact(largest) if least == largest else several
+                names = ", ".join(f"{clean(str(name), 40)} ({exact(number(count))})" for name, count in near)
+                reasons.append(_row(reason, found) | {"nearest": names or "–", "frames": frames})
             values = {
                 "buckets": [_row(name, buckets[name]) | {"share": share[name]} for name in shown],
-                "unbinned": [  # the most frequent reason first
-                    _row(name, unbinned[name]) | _missing_frames(as_mapping(unbinned[name]))
-                    for name in sorted(unbinned, key=lambda name: -_amount(unbinned[name])[0])[:MAX_REASONS]
-                ],
+                "unbinned": reasons,
                 "misses": [
                     {"clip": clean(str(miss.get("clip_id") or ""), 100)[:8],
                      "needs": clean(str(miss.get("needs") or "–"), 120),
@@ -92,13 +99,3 @@ def _amount(found: Any) -> tuple[float, float]:
 def _row(name: Any, found: Any) -> dict[str, Any]:
     clips, seconds = _amount(found)
     return {"name": clean(str(name), 80), "clips": exact(clips), "lasts": span(seconds) if clips else "–"}
-
-
-def _missing_frames(found: Mapping[str, Any]) -> dict[str, str]:
-    near = sorted(as_mapping(found.get("nearest")).items(), key=lambda item: -(number(item[1]) or 0.0))[:4]
-    short = as_mapping(found.get("more_frames"))
-    least, middle, most = (number(short.get(key)) for key in ("least", "median", "most"))
-    several = f"{exact(least)} to {exact(most)}, median {exact(middle)}"
-    frames = "–" if most is None else exact(most) if least == most else several
-    names = ", ".join(f"{clean(str(name), 40)} ({exact(number(count))})" for name, count in near)
-    return {"nearest": names or "–", "frames": frames}

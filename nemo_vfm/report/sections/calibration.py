@@ -1,9 +1,6 @@
 """Plots observed against predicted probabilities of held-out samples, and tabulates how well they are ranked."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
-from markupsafe import Markup
+from collections.abc import Iterator
 
 from nemo_vfm.report.parts.chart import ChartLine, grid, line_chart
 from nemo_vfm.report.parts.media import SectionMedia
@@ -37,7 +34,19 @@ def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
         }
         if not labels:
             continue
-        charts = [chart for name, measured in labels.items() for chart in _chart(name, measured)]
+        charts = []
+        for name, measured in labels.items():
+            pairs = [(number(as_mapping(one).get("predicted")), number(as_mapping(one).get("observed")))
+                     for one in as_sequence(measured.get("reliability"))]  # fmt: skip
+            points = sorted((x, y) for x, y in pairs if x is not None and y is not None)
+            if points:
+                low, high = points[0][0], points[-1][0]
+                lines = [
+                    ChartLine("as predicted", [(low, low), (high, high)], "b"),
+                    ChartLine("observed", points, "a", "dots"),
+                ]
+                title = f"Reliability: {words(name)}"
+                charts.append(line_chart(title, lines, x_label="predicted probability", zero=True))
         rows = [{"label": words(label), "samples": exact(number(measured.get("weight"))),
                  "figures": [_digits(number(measured.get(key))) for key in _MEASURES]}
                 for label, measured in labels.items()]  # fmt: skip
@@ -53,16 +62,6 @@ def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
         card = Card(label, _digits(auc), f"normalised entropy {_digits(entropy)}")
         cards = () if auc is None else (card,)
         yield Section("Ranking and calibration", fragment(_BODY, values), lead, step.name, cards)
-
-
-def _chart(label: str, measured: Mapping[str, Any]) -> Iterator[Markup]:
-    pairs = [(number(as_mapping(one).get("predicted")), number(as_mapping(one).get("observed")))
-             for one in as_sequence(measured.get("reliability"))]  # fmt: skip
-    points = sorted((x, y) for x, y in pairs if x is not None and y is not None)
-    if points:
-        low, high = points[0][0], points[-1][0]
-        lines = [ChartLine("as predicted", [(low, low), (high, high)], "b"), ChartLine("observed", points, "a", "dots")]
-        yield line_chart(f"Reliability: {words(label)}", lines, x_label="predicted probability", zero=True)
 
 
 def _digits(value: float | None) -> str:

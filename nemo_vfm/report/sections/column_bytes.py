@@ -1,7 +1,7 @@
 """Tabulates how many bytes each column of a feature table takes on disk, the largest first."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from nemo_vfm.report.parts.media import SectionMedia
 from nemo_vfm.report.parts.plain_text import as_mapping, clean, exact, figure, number
@@ -37,7 +37,14 @@ class _Column(NamedTuple):
 def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section a step that wrote a feature table."""
     for step, manifest in run.each("table/manifest.json"):
-        columns = sorted(_columns(manifest), key=lambda column: -column.bytes)
+        columns, values = list[_Column](), as_mapping(manifest.get("values"))
+        for group, sizes in as_mapping(manifest.get("column_bytes")).items():
+            file = f"group {clean(group, 40)}" if group else "samples"
+            for name, num_bytes in as_mapping(sizes).items():
+                known = as_mapping(values.get(name.removeprefix("feature/"))) if name.startswith("feature/") else {}
+                plain, stored = number(known.get("plain")), number(known.get("stored"))
+                columns.append(_Column(clean(name, 60), file, max(number(num_bytes) or 0.0, 0.0), plain, stored))
+        columns.sort(key=lambda column: -column.bytes)
         if total := sum(column.bytes for column in columns):
             scale, unit = _unit(columns[0].bytes)
             shown = columns
@@ -64,13 +71,3 @@ def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
 
 def _unit(size: float) -> tuple[float, str]:
     return next((scale, unit) for scale, unit in _UNITS if size >= scale)
-
-
-def _columns(manifest: Mapping[str, Any]) -> Iterator[_Column]:
-    values = as_mapping(manifest.get("values"))
-    for group, columns in as_mapping(manifest.get("column_bytes")).items():
-        file = f"group {clean(group, 40)}" if group else "samples"
-        for name, size in as_mapping(columns).items():
-            counts = as_mapping(values.get(name.removeprefix("feature/"))) if name.startswith("feature/") else {}
-            plain, stored = number(counts.get("plain")), number(counts.get("stored"))
-            yield _Column(clean(name, 60), file, max(number(size) or 0.0, 0.0), plain, stored)

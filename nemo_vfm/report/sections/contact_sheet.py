@@ -92,38 +92,35 @@ def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
         if rows:
             nearest = as_mapping(run.read_json(step.folder / "nearest_pairs.json"))
             by = as_mapping(as_mapping(run.read_json(step.folder / "captions.json")).get("by"))
-            yield _section(step, rows, _Look(step, run.rules(step), by, media), nearest)
-
-
-def _section(step: RunStep, rows: list[Row], look: "_Look", nearest: Mapping[str, Any]) -> Section:
-    kept = [row for row in rows if row.get("decision") == "kept"]
-    dropped = [row for row in rows if row.get("decision") == "dropped"]
-    failed = [row for row in rows if row.get("decision") == "failed"]
-    by_id = {row.get("clip_id"): row for row in rows}
-    # Pairs of (the clip that stayed, the clip that went as its duplicate).
-    twins = [(by_id[row["duplicate_of"]], row) for row in dropped if row.get("duplicate_of") in by_id]
-    paired = {id(row) for _, row in twins}
-    sheets = []
-    for rule in dict.fromkeys([*look.rules, *(str(row.get("rule")) for row in dropped)]):
-        if group := [row for row in dropped if str(row.get("rule")) == rule and id(row) not in paired]:
-            sheets.append(look.sheet(f"Dropped: {words(clean(rule, 80))}", group, MAX_A_RULE))
-    stages = [as_mapping(found) for found in list(nearest.values())[:MAX_STAGES]]
-    values = {
-        "kept": look.sheet("Kept", kept, MAX_KEPT) if kept else None,
-        "listed": [look.line(row) for row in kept[:MAX_LISTED]] if len(kept) > MAX_KEPT else [],
-        "listed_count": shown_of(MAX_LISTED, len(kept)),
-        "dropped": sheets,
-        "pairs": [(look.clip(a, "kept"), look.clip(b)) for a, b in spread(twins, MAX_PAIRS)],
-        "pairs_count": shown_of(MAX_PAIRS, len(twins)),
-        "nearest": [look.nearest(found, kept) for found in stages if as_sequence(found.get("pairs"))],
-        "failed": [{"source": clean(str(row.get("source")), 80),
-                    "message": clean(str(row.get("message") or "no message"), 300)}
-                   for row in failed[:MAX_FAILED]],
-        "failed_count": shown_of(MAX_FAILED, len(failed)),
-    }  # fmt: skip
-    lead = "Four frames of each clip, in order; images are shown whole. Large groups are sampled evenly. "
-    lead += "Each clip's entry ends in the start of its id, for nemo-vfm explain RUN ID."
-    return Section("Contact sheets", fragment(_SHEETS, values), lead, step.name)
+            look = _Look(step, run.rules(step), by, media)
+            kept = [row for row in rows if row.get("decision") == "kept"]
+            dropped = [row for row in rows if row.get("decision") == "dropped"]
+            failed = [row for row in rows if row.get("decision") == "failed"]
+            by_id = {row.get("clip_id"): row for row in rows}
+            # Pairs of (the clip that stayed, the clip that went as its duplicate).
+            twins = [(by_id[row["duplicate_of"]], row) for row in dropped if row.get("duplicate_of") in by_id]
+            paired = {id(row) for _, row in twins}
+            sheets = []
+            for rule in dict.fromkeys([*look.rules, *(str(row.get("rule")) for row in dropped)]):
+                if group := [row for row in dropped if str(row.get("rule")) == rule and id(row) not in paired]:
+                    sheets.append(look.sheet(f"Dropped: {words(clean(rule, 80))}", group, MAX_A_RULE))
+            stages = [as_mapping(found) for found in list(nearest.values())[:MAX_STAGES]]
+            values = {
+                "kept": look.sheet("Kept", kept, MAX_KEPT) if kept else None,
+                "listed": [look.line(row) for row in kept[:MAX_LISTED]] if len(kept) > MAX_KEPT else [],
+                "listed_count": shown_of(MAX_LISTED, len(kept)),
+                "dropped": sheets,
+                "pairs": [(look.clip(a, "kept"), look.clip(b)) for a, b in spread(twins, MAX_PAIRS)],
+                "pairs_count": shown_of(MAX_PAIRS, len(twins)),
+                "nearest": [look.nearest(found, kept) for found in stages if as_sequence(found.get("pairs"))],
+                "failed": [{"source": clean(str(row.get("source")), 80),
+                            "message": clean(str(row.get("message") or "no message"), 300)}
+                           for row in failed[:MAX_FAILED]],
+                "failed_count": shown_of(MAX_FAILED, len(failed)),
+            }  # fmt: skip
+            lead = "Four frames of each clip, in order; images are shown whole. Large groups are sampled evenly. "
+            lead += "Each clip's entry ends in the start of its id, for nemo-vfm explain RUN ID."
+            yield Section("Contact sheets", fragment(_SHEETS, values), lead, step.name)
 
 
 class _Look:
@@ -152,9 +149,10 @@ class _Look:
             fact = f"{words(clean(score, 40))} {figure(value)} {clean(str(rule.get('op')), 2)} {figure(limit)}"
         elif not fact and row.get("decision") != "kept":
             fact = clean(str(row.get("message") or ""), 120) or words(clean(str(row.get("rule") or ""), 120))
+        shown = "Image" if number(row.get("duration_s")) is None else "Four frames"
         return {
             "medium": self._media.embed(self._step.folder / "thumbnails" / _file_name(row.get("clip_id"))),
-            "alt": f"{'Four frames' if _lasts(row) else 'Image'}: {caption or clean(str(row.get('source')), 80)}",
+            "alt": f"{shown}: {caption or clean(str(row.get('source')), 80)}",
             "caption": caption,
             "stand_in": stand_in(row, self._by),
             "fact": fact,
@@ -187,14 +185,10 @@ def _file_name(clip_id: Any) -> str:
 
 
 def _source(row: Mapping[str, Any]) -> str:
-    first, last = number(row.get("first_frame")), number(row.get("last_frame")) if _lasts(row) else None
+    has_length = number(row.get("duration_s")) is not None  # an image has none
+    first, last = number(row.get("first_frame")), number(row.get("last_frame")) if has_length else None
     frames = f" · frames {first:.0f}–{last - 1:.0f}" if first is not None and last is not None else ""
     return clean(str(row.get("source") or ""), 80) + frames
-
-
-def _lasts(row: Mapping[str, Any]) -> bool:
-    """Whether it is a clip: an image has no duration."""
-    return number(row.get("duration_s")) is not None
 
 
 def spread(items: Sequence[Any], at_most: int) -> list[Any]:

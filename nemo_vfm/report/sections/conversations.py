@@ -1,8 +1,7 @@
 """Shows rows that a synthesis made: how many of how many, how they spread over topics, how different they are."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from nemo_vfm.report.parts.media import SectionMedia
 from nemo_vfm.report.parts.plain_text import as_mapping, as_sequence, clean, exact, number, plain
@@ -39,7 +38,24 @@ def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
             ledger = as_mapping(run.read_json(step.folder / "ledger.json"))
             on = f" on {exact(len(topics))} topics" if topics else ""
             lead = f"{exact(len(rows))} rows{on}. Distinct {_GRAM}-grams: the share of distinct ones."
-            values = {"rows": [_conversation_view(row) for row in shown], "topics": topics.most_common(MAX_TOPICS)}
+            views = []
+            for row in shown:
+                parents = as_mapping(row.get("parents"))
+                place = [str(parents[name]) for name in ("topic", "subtopic", "level") if parents.get(name)]
+                turns = as_sequence(row.get("messages")) or as_sequence(row.get("prompt"))
+                named = [(str(one.get("role")), one) for one in map(as_mapping, turns)]
+                named += [
+                    (side, one)
+                    for side in ("chosen", "rejected")
+                    for one in map(as_mapping, as_sequence(row.get(side)))
+                ]
+                messages = []
+                for name, one in named:
+                    calls = [plain(as_mapping(call).get("function")) for call in as_sequence(one.get("tool_calls"))]
+                    content = [str(one["content"])] if one.get("content") else []
+                    messages.append((clean(name, 40), clean("\n".join(content + calls), MAX_LETTERS)))
+                views.append({"place": clean(", ".join(place) or str(row.get("id", "")), 160), "messages": messages})
+            values = {"rows": views, "topics": topics.most_common(MAX_TOPICS)}
             tried = number(as_mapping(ledger.get("rows")).get("in")) or 0.0
             of = f"of {exact(tried)} candidates" if tried else ""
             grams: Counter[tuple[str, ...]] = Counter()
@@ -52,17 +68,3 @@ def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
             distinct = Card(f"distinct {_GRAM}-grams", f"{len(grams) / max(1, grams.total()):.0%}", "of the answers")
             cards = Card("rows", exact(len(rows)), of), distinct
             yield Section("Conversations", fragment(_BODY, values), lead, step.name, cards)
-
-
-def _conversation_view(row: Mapping[str, Any]) -> dict[str, Any]:
-    parents = as_mapping(row.get("parents"))
-    place = [str(parents[name]) for name in ("topic", "subtopic", "level") if parents.get(name)]
-    turns = as_sequence(row.get("messages")) or as_sequence(row.get("prompt"))
-    named = [(str(one.get("role")), one) for one in map(as_mapping, turns)]
-    named += [(side, one) for side in ("chosen", "rejected") for one in map(as_mapping, as_sequence(row.get(side)))]
-    messages = []
-    for name, one in named:
-        calls = [plain(as_mapping(call).get("function")) for call in as_sequence(one.get("tool_calls"))]
-        content = [str(one["content"])] if one.get("content") else []
-        messages.append((clean(name, 40), clean("\n".join(content + calls), MAX_LETTERS)))
-    return {"place": clean(", ".join(place) or str(row.get("id", "")), 160), "messages": messages}

@@ -1,10 +1,7 @@
 """Shows the similarity above which clips were removed as copies, who chose it, and the cost of others."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
-
-from markupsafe import Markup
 
 from nemo_vfm.report.parts.chart import ChartLine, line_chart
 from nemo_vfm.report.parts.media import SectionMedia
@@ -36,41 +33,38 @@ def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     for step, note in run.each("similarity.json"):
         stages = [(str(name), as_mapping(found)) for name, found in note.items() if as_mapping(found)][:MAX_STAGES]
         if stages:
-            charts = [chart for name, found in stages for chart in _chart(name, found)]
-            body = fragment(_BODY, {"rows": [_row(name, found) for name, found in stages], "charts": charts})
+            charts, rows = [], []
+            for name, found in stages:
+                how, by = str(found.get("how")), str(found.get("proposed_by"))
+                epsilon = number(found.get("proposed_epsilon"))
+                suggested = f"{figure(1 - (epsilon or 0.0))}, {FROM.get(by, clean(by, 60))}"
+                rows.append({
+                    "name": words(clean(name, 60)), "column": words(clean(str(found.get("column")), 60)),
+                    "above": figure(number(found.get("above"))), "how": FROM.get(how, clean(how, 60)),
+                    "proposal": "none: no clear threshold" if by == "given" or epsilon is None else suggested,
+                })  # fmt: skip
+                pairs = [
+                    (number(as_mapping(item).get("epsilon")), number(as_mapping(item).get("removed_percent")))
+                    for item in as_sequence(found.get("removed"))
+                ]
+                points = sorted(
+                    {1 - one: percent for one, percent in pairs if one is not None and percent is not None}.items()
+                )
+                if len(points) > 1:
+                    lines = [ChartLine("percent of clips dropped", points, "dropped")]
+                    # The place on the line at the threshold; none where it lies beyond what was tried.
+                    above = number(found.get("above"))
+                    for (x, y), (right, up) in pairwise(points):
+                        if above is not None and x - 1e-9 <= above <= right + 1e-9:
+                            lines.append(
+                                ChartLine("now", [(above, y + (up - y) * (above - x) / (right - x))], "kept", "dots")
+                            )
+                            break
+                    title = words(clean(name, 60))
+                    charts.append(line_chart(title, lines, x_label="similarity threshold", zero=True))
+            body = fragment(_BODY, {"rows": rows, "charts": charts})
             lead = (
                 "For each stage alone: the share of clips dropped if clips more similar than the threshold count as "
                 "duplicates. The dot is the current threshold. One clip of each group is kept. Pairs are shown below."
             )
             yield Section("Duplicate thresholds", body, lead, step.name, folded=True)
-
-
-def _row(name: str, found: Mapping[str, Any]) -> dict[str, str]:
-    how, by = str(found.get("how")), str(found.get("proposed_by"))
-    epsilon = number(found.get("proposed_epsilon"))
-    note = f"{figure(1 - (epsilon or 0.0))}, {FROM.get(by, clean(by, 60))}"
-    return {
-        "name": words(clean(name, 60)), "column": words(clean(str(found.get("column")), 60)),
-        "above": figure(number(found.get("above"))), "how": FROM.get(how, clean(how, 60)),
-        "proposal": "none: no clear threshold" if by == "given" or epsilon is None else note,
-    }  # fmt: skip
-
-
-def _chart(name: str, found: Mapping[str, Any]) -> Iterator[Markup]:
-    pairs = [
-        (number(as_mapping(item).get("epsilon")), number(as_mapping(item).get("removed_percent")))
-        for item in as_sequence(found.get("removed"))
-    ]
-    points = sorted(
-        {1 - epsilon: percent for epsilon, percent in pairs if epsilon is not None and percent is not None}.items()
-    )
-    if len(points) > 1:
-        lines = [ChartLine("percent of clips dropped", points, "dropped")]
-        # The place on the line at the threshold; none where it lies beyond what was tried.
-        above = number(found.get("above"))
-        for (x, y), (right, up) in pairwise(points):
-            if above is not None and x - 1e-9 <= above <= right + 1e-9:
-                lines.append(ChartLine("now", [(above, y + (up - y) * (above - x) / (right - x))], "kept", "dots"))
-                break
-        title = words(clean(name, 60))
-        yield line_chart(title, lines, x_label="similarity threshold", zero=True)

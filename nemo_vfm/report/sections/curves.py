@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby
+from statistics import median_high
 
 from markupsafe import Markup
 
@@ -55,10 +56,10 @@ def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
                     before = f"from {figure(points[0][1])}" if len(points) > 1 else ""
                     cards.append(Card(label, figure(points[-1][1]), before))
             used = by_step.get("mfu")
-            utilised = f"MFU {100 * _median(used):.1f} %" if used else "median"
+            utilised = f"MFU {100 * median_high(y for _, y in used):.1f} %" if used else "median"
             for key, label in (("tokens_per_s", "tokens a second"), ("samples_per_s", "samples a second")):
                 if speed := by_step.get(key):
-                    cards.append(Card(label, figure(_median(speed)), utilised))
+                    cards.append(Card(label, figure(median_high(y for _, y in speed)), utilised))
                     break
             yield Section("Training", body, f"{last:,.0f} steps{took}.{beware}", step.name, tuple(cards))
             if charts := [*_speeds(by_step, times), *_others(by_step)]:
@@ -164,7 +165,3 @@ def _one_of_several(values: Values, key: str, name: str, place: int) -> ChartLin
 def _ranks(key: str, name: str) -> bool:
     """Whether it is this measure, of the only label or of one of several."""
     return key == name or key.startswith(f"{name}_")
-
-
-def _median(points: Sequence[Point]) -> float:
-    return sorted(y for _, y in points)[len(points) // 2]

@@ -49,45 +49,41 @@ _TABLE = """
 def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One funnel a ledger."""
     for step, ledger in run.each("ledger.json"):
-        yield _section(run, step, ledger)
-
-
-def _section(run: RunFolder, step: RunStep, ledger: Mapping[str, Any]) -> Section:
-    measures = [measure for measure in MEASURES if as_mapping(ledger.get(measure))]
-    parts = {measure: as_mapping(ledger[measure]) for measure in measures}
-    for measure, part in parts.items():
-        out = _amount(part, "kept") + sum(_counts(part, "dropped").values()) + sum(_counts(part, "failed").values())
-        slack = 1e-6 * max(_amount(part, "in"), 1.0) + (0.01 if measure == "seconds" else 0)
-        if abs(out - _amount(part, "in")) > slack:  # the promise in = kept + dropped + failed, looked at once more here
-            run.note(f"The {measure} do not add up: {exact(_amount(part, 'in'))} in, {exact(out)} accounted for.")
-    rows = [
-        _row("in", "total", "in", {m: (0.0, _amount(p, "in")) for m, p in parts.items()}, parts),
-        *_removed_rows("dropped", parts, list(run.rules(step))),
-        *_removed_rows("failed", parts, []),
-        _row("kept", "total", "kept", {m: (0.0, _amount(p, "kept")) for m, p in parts.items()}, parts),
-    ]
-    named = _files(run, step)
-    for row in rows:
-        names = named.get(row["key"], [])
-        row |= {"files": [clean(name, 160) for name in names[:MAX_NAMES]], "more": max(0, len(names) - MAX_NAMES),
-                "named": "1 file" if len(names) == 1 else f"{len(names):,} files"}  # fmt: skip
-    body = fragment(_TABLE, {"measures": measures, "rows": rows})
-    lead = "Input, what each rule dropped, and what was kept. The grey bar is what remains after each row."
-    audio = as_mapping(ledger.get("audio"))
-    as_what = {"copied": "with the source's sound", "flac": "with FLAC beside it"}
-    sentences = [f"{exact(n)} {as_what.get(kind, kind)}" for kind, n in _counts(audio, "kept_as").items()]
-    why = {"no_audio": "without, as the source has none", "audio_drop": "without (audio: drop)"}
-    sentences += [f"{exact(n)} {why.get(name, name)}" for name, n in _counts(audio, "dropped").items()]
-    sentences += [f"{exact(n)} failed: {clean(name, 160)}" for name, n in _counts(audio, "failed").items()]
-    lead += f" Sound of the kept clips: {', '.join(sentences)}." if sentences else ""
-    length = f", {span(_amount(parts['seconds'], 'kept'))}" if "seconds" in parts else ""
-    cards = tuple(
-        Card(f"{what} kept", figure(_amount(parts[what], "kept")), f"of {figure(_amount(parts[what], 'in'))}{more}")
-        for what, more in (("clips", length), ("images", ""))
-        if what in parts and (what == "images" or _amount(parts[what], "in") or "images" not in parts)
-    )
-    title = "From rows to samples" if "rows" in parts else "From files to clips"
-    return Section("From candidates to rows" if "requests" in parts else title, body, lead, step.name, cards)
+        measures = [measure for measure in MEASURES if as_mapping(ledger.get(measure))]
+        parts = {measure: as_mapping(ledger[measure]) for measure in measures}
+        for measure, part in parts.items():
+            out = _amount(part, "kept") + sum(_counts(part, "dropped").values()) + sum(_counts(part, "failed").values())
+            slack = 1e-6 * max(_amount(part, "in"), 1.0) + (0.01 if measure == "seconds" else 0)
+            if abs(out - _amount(part, "in")) > slack:  # the promise in = kept + dropped + failed, looked at once more
+                run.note(f"The {measure} do not add up: {exact(_amount(part, 'in'))} in, {exact(out)} accounted for.")
+        rows = [
+            _row("in", "total", "in", {m: (0.0, _amount(p, "in")) for m, p in parts.items()}, parts),
+            *_removed_rows("dropped", parts, list(run.rules(step))),
+            *_removed_rows("failed", parts, []),
+            _row("kept", "total", "kept", {m: (0.0, _amount(p, "kept")) for m, p in parts.items()}, parts),
+        ]
+        named = _files(run, step)
+        for row in rows:
+            names = named.get(row["key"], [])
+            row |= {"files": [clean(name, 160) for name in names[:MAX_NAMES]], "more": max(0, len(names) - MAX_NAMES),
+                    "named": "1 file" if len(names) == 1 else f"{len(names):,} files"}  # fmt: skip
+        body = fragment(_TABLE, {"measures": measures, "rows": rows})
+        lead = "Input, what each rule dropped, and what was kept. The grey bar is what remains after each row."
+        audio = as_mapping(ledger.get("audio"))
+        as_what = {"copied": "with the source's sound", "flac": "with FLAC beside it"}
+        sentences = [f"{exact(n)} {as_what.get(kind, kind)}" for kind, n in _counts(audio, "kept_as").items()]
+        why = {"no_audio": "without, as the source has none", "audio_drop": "without (audio: drop)"}
+        sentences += [f"{exact(n)} {why.get(name, name)}" for name, n in _counts(audio, "dropped").items()]
+        sentences += [f"{exact(n)} failed: {clean(name, 160)}" for name, n in _counts(audio, "failed").items()]
+        lead += f" Sound of the kept clips: {', '.join(sentences)}." if sentences else ""
+        length = f", {span(_amount(parts['seconds'], 'kept'))}" if "seconds" in parts else ""
+        cards = tuple(
+            Card(f"{what} kept", figure(_amount(parts[what], "kept")), f"of {figure(_amount(parts[what], 'in'))}{more}")
+            for what, more in (("clips", length), ("images", ""))
+            if what in parts and (what == "images" or _amount(parts[what], "in") or "images" not in parts)
+        )
+        title = "From rows to samples" if "rows" in parts else "From files to clips"
+        yield Section("From candidates to rows" if "requests" in parts else title, body, lead, step.name, cards)
 
 
 def _files(run: RunFolder, step: RunStep) -> dict[tuple[str, str], list[str]]:

@@ -134,33 +134,29 @@ def _prompt(
 ) -> dict[str, Any]:  # fmt: skip
     takes, prompt = [], ""
     for label, (step, samples) in columns.items():
-        if (sample := samples.get(index)) is not None:
-            prompt = prompt or clean(str(sample.get("prompt") or "(no prompt)"), 200)
-            judged = _measures_of(evaluation, label, index)
-            file = str(sample.get("file") or "no-such-name")[:200].replace("\0", "")
-            beside = step.folder / file
-            video = media.embed(beside if beside.is_file() else step.folder / "samples" / file)
-            takes.append({"label": label, "medium": video, **judged})
+        if (sample := samples.get(index)) is None:
+            continue
+        prompt = prompt or clean(str(sample.get("prompt") or "(no prompt)"), 200)
+        # What was measured of this sample: truths become marks, anything else stands as it is.
+        part = as_mapping(evaluation.get("untrained")) if label == "untrained" else evaluation
+        items = [as_mapping(item) for item in as_sequence(part.get("per_prompt"))]
+        item = _by_index(items).get(index, {})
+        verdicts = {
+            str(key).removesuffix("_right").removesuffix("_correct"): value
+            for key, value in item.items()
+            if isinstance(value, bool)
+        }
+        marks = []  # what was judged and, where it is wrong, what was seen instead
+        for what, right in verdicts.items():
+            name, seen = words(clean(what, 40)), item.get(what)
+            marks.append((name if right or not isinstance(seen, str) else f"{name}: {clean(seen, 40)}", right))
+        rest = {key: value for key, value in item.items() if key not in verdicts and key not in NOT_MEASURED}
+        facts = [(words(clean(str(k), 40)), clean(plain(v), 60)) for k, v in rest.items() if number(v) is not None]
+        file = str(sample.get("file") or "no-such-name")[:200].replace("\0", "")
+        beside = step.folder / file
+        video = media.embed(beside if beside.is_file() else step.folder / "samples" / file)
+        takes.append({"label": label, "medium": video, "marks": marks[:6], "facts": facts[:4]})
     return {"index": index, "prompt": prompt, "takes": takes, "nearest": None}
-
-
-def _measures_of(evaluation: Mapping[str, Any], label: str, index: int) -> dict[str, list[tuple[str, Any]]]:
-    """What was measured of this sample: truths become marks, anything else stands as it is."""
-    part = as_mapping(evaluation.get("untrained")) if label == "untrained" else evaluation
-    items = [as_mapping(item) for item in as_sequence(part.get("per_prompt"))]
-    item = _by_index(items).get(index, {})
-    verdicts = {
-        str(key).removesuffix("_right").removesuffix("_correct"): value
-        for key, value in item.items()
-        if isinstance(value, bool)
-    }
-    marks = []  # what was judged and, where it is wrong, what was seen instead
-    for what, right in verdicts.items():
-        name, seen = words(clean(what, 40)), item.get(what)
-        marks.append((name if right or not isinstance(seen, str) else f"{name}: {clean(seen, 40)}", right))
-    rest = {key: value for key, value in item.items() if key not in verdicts and key not in NOT_MEASURED}
-    facts = [(words(clean(str(k), 40)), clean(plain(v), 60)) for k, v in rest.items() if number(v) is not None]
-    return {"marks": marks[:6], "facts": facts[:4]}
 
 
 def _measure_text(key: str, value: Any, evaluation: Mapping[str, Any]) -> str:

@@ -96,7 +96,14 @@ def _wrong(composed: Composed, one: NamedPath, path: Path) -> str:
         if one.secret:
             return f"nothing exists at {_path_text(one)}"
         relative = "" if Path(one.place).is_absolute() else f" (relative paths begin in {Path.cwd()})"
-        return f"there is no {one.place} on this machine{relative}{_suggest(path)}"
+        # Which part of it is not there, and which name is nearly the same.
+        first = next(part for part in (*reversed(path.parents), path) if not part.exists())
+        names: list[str] = []
+        with suppress(OSError), os.scandir(first.parent) as entries:
+            names += [entry.name for entry in islice(entries, _NEIGHBOURS)]
+        instead = did_you_mean(first.name, names)
+        instead = instead if first == path else f": {first.parent} holds no {first.name}{instead}"
+        return f"there is no {one.place} on this machine{relative}{instead}"
     return "" if os.access(path, os.R_OK) else f"{_path_text(one)} cannot be read: you have no permission"
 
 
@@ -116,13 +123,3 @@ def _maker(composed: Composed, one: NamedPath) -> str | None:
 def _steps(composed: Composed) -> list[str]:
     node = composed.root.items.get("steps")
     return list(node.items) if isinstance(node, Map) else []
-
-
-def _suggest(path: Path) -> str:
-    """Which part of it is not there, and which name is nearly the same."""
-    first = next(one for one in (*reversed(path.parents), path) if not one.exists())
-    names: list[str] = []
-    with suppress(OSError), os.scandir(first.parent) as entries:
-        names += [entry.name for entry in islice(entries, _NEIGHBOURS)]
-    instead = did_you_mean(first.name, names)
-    return instead if first == path else f": {first.parent} holds no {first.name}{instead}"

@@ -80,7 +80,12 @@ def _of_training(job: "Train", made: Mapping[str, StepVocabulary]) -> Iterator[M
     codec = model if hasattr(model, "latent_shape") else getattr(job.task, "codec", None)
     if codec is not None:
         yield from _channels(network, codec)
-        yield from _buckets(job, network, codec)
+        for data, at in _sources(job.data, ("data",)):
+            buckets = getattr(data, "buckets", None)
+            for bucket, one in ({} if buckets is None else buckets.buckets).items():
+                sizes = one.num_frames, one.height, one.width
+                address = (*at, "buckets", "buckets", bucket)
+                yield from _video(network, codec, sizes, address, ("num_frames", "height", "width"))
     yield from _text(network, getattr(job.task, "text_encoder", None))
     folders = getattr(job.data, "folders", None)
     folders = folders.values() if isinstance(folders, Mapping) else ()
@@ -88,7 +93,16 @@ def _of_training(job: "Train", made: Mapping[str, StepVocabulary]) -> Iterator[M
     for name, callback in job.callbacks.items():
         yield from _of_user(callback, network, ("callbacks", name), made)
         yield from without_image(callback, ("callbacks", name))
-    yield from without_pixels(job, _sources(job.data, ("data",)))
+    # Sources of latents alone, where the network's given frames are encoded from pixels.
+    from nemo_vfm.diffusion.conditioning.in_channels import GivenInChannels
+
+    if isinstance(getattr(job.task, "frame_conditioning", None), GivenInChannels):
+        from nemo_vfm.data.sources.cached_latents import gives_latents
+
+        latents = [at for data, at in _sources(job.data, ("data",)) if gives_latents(data)]
+        if latents:
+            yield latents[0], ("this network encodes given frames from pixels, but this data yields cached latents; "
+                           "use videos (data=folder), or shards of clips with buckets")  # fmt: skip
 
 
 def _of_user(user: Any, network: BuiltNetwork, at: Address, made: Mapping[str, StepVocabulary]) -> Iterator[Misfit]:
@@ -149,15 +163,6 @@ def _vocabulary(
             at, instead = network.instead("vocab", one.size, "or more")
             yield at, (f"the tokenizer from step {one.step} has up to {one.size:,} tokens, but the model has a "
                        f"vocabulary of {rows:,}; give {instead}")  # fmt: skip
-
-
-def _buckets(job: "Train", network: BuiltNetwork, codec: Any) -> Iterator[Misfit]:
-    for data, at in _sources(job.data, ("data",)):
-        buckets = getattr(data, "buckets", None)
-        for name, one in ({} if buckets is None else buckets.buckets).items():
-            sizes = one.num_frames, one.height, one.width
-            address = (*at, "buckets", "buckets", name)
-            yield from _video(network, codec, sizes, address, ("num_frames", "height", "width"))
 
 
 def _sources(data: Any, at: Address) -> Iterator[tuple[Any, Address]]:
@@ -258,18 +263,6 @@ def _fp8(spec: "Fp8 | None", model: "nn.Module | None", tensor: int, at: Address
         large_linears(model, spec, tensor)
     except UserError as error:
         yield at, str(error)
-
-
-def without_pixels(job: "Train", sources: Iterator[tuple[Any, Address]]) -> Iterator[Misfit]:
-    """Sources of latents alone, where the network's given frames are encoded from pixels."""
-    from nemo_vfm.diffusion.conditioning.in_channels import GivenInChannels
-
-    if isinstance(getattr(job.task, "frame_conditioning", None), GivenInChannels):
-        from nemo_vfm.data.sources.cached_latents import gives_latents
-
-        if (at := next((at for data, at in sources if gives_latents(data)), None)) is not None:
-            yield at, ("this network encodes given frames from pixels, but this data yields cached latents; "
-                           "use videos (data=folder), or shards of clips with buckets")  # fmt: skip
 
 
 def without_image(user: Any, at: Address) -> Iterator[Misfit]:
