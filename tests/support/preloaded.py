@@ -173,7 +173,8 @@ def _server() -> socket.socket:
 def _started_server(python: str | Path, checkout: Path) -> socket.socket:
     """The way to a server of an environment and a checkout, which holds this module."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # A cluster of a test ends whatever has its variable.
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SLURM_CONF")}
     with its:
         subprocess.Popen([python, "-c", _SERVE, str(its.fileno())], cwd=checkout, env=environment,
                          pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
