@@ -50,10 +50,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "header of 2^63": (packed(GOOD, length=2**63), "claims a header of 9223372036854775808"),
     "header of 2^64-1": (packed(GOOD, length=2**64 - 1), "claims a header"),
     "header longer than the file": (packed(GOOD, length=10_000), "claims a header"),
-    "a name twice": (packed(b'{"a": {}, "a": {}}'), "twice"),
+    "a name twice": (packed(b'{"a": {}, "a": {}}'), "it has 'a' twice"),
     "a key of an entry twice": (
         packed(b'{"a": {"dtype": "U8", "dtype": "U8", "shape": [40], "data_offsets": [0, 40]}}'),
-        "twice",
+        "it has 'dtype' twice",
     ),
     "a list": (packed([1]), "not a mapping"),
     "no JSON": (packed(b"{"), "not a readable"),
