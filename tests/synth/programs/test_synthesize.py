@@ -361,7 +361,8 @@ def test_a_service_that_refuses_every_question_is_the_users_to_mend_and_says_how
 def test_a_judge_that_refuses_every_question_is_named_where_no_row_is_left(tmp_path: Path) -> None:
     made = build(compose(str(ROOT / "recipes/synthetic/ratings.yaml"), ["rows=3", "tries=1"]))
     made.models = {"judge": Refusing()}
-    with pytest.raises(UserError, match=r"the model in the role judge answered none of \d+ questions: the service answered 400"):
+    said = r"the model in the role judge answered none of \d+ questions: the service answered 400"
+    with pytest.raises(UserError, match=said):
         made.run(Run(tmp_path))
 
 
