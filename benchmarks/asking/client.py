@@ -40,6 +40,10 @@ class NotedChat:
         """As the model's."""
         return self.chat.identity()
 
+    def place(self) -> str:
+        """As the model's."""
+        return self.chat.place()
+
     def say(self, messages: Sequence[Json]) -> Said:
         """As the model's."""
         row = messages[0]["content"]
@@ -69,7 +73,9 @@ def main() -> None:
         chat.note("ends", f"row {reply.question.index}")
         found.append((reply.question.index, reply.said.text if isinstance(reply, Reply) else None))
     seconds = time.perf_counter() - began
-    (folder / "rows.json").write_text(json.dumps({"rows": found, "seconds": seconds, "limit": asker.limit}))
+    (folder / "rows.json").write_text(
+        json.dumps({"rows": found, "seconds": seconds, "limit": pace.limit_of(chat.place()).limit})
+    )
 
 
 if __name__ == "__main__":

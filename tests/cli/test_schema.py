@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import cycle
 from pathlib import Path
@@ -16,6 +17,7 @@ from nemo_vfm.cli.catalogue.json_schema import Schemas
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import DEFAULT_TRUST, Roots, compose, read_values, trust_list
 from nemo_vfm.core.types.job import Job
+from nemo_vfm.train.callbacks.callback import LightningCallback
 from tests.support.recipe_folder import PARTS, ROOT
 
 LATER = ("${input}", "${a.b}/${run_dir}", "???", "${env:HOME}")
@@ -107,6 +109,30 @@ def test_a_misspelt_key_is_seen_in_every_component_of_a_recipe(file):
     errors = [error for error in _leaves(recipes().iter_errors(spoilt)) if error.validator == "additionalProperties"]
     assert wanted.keys() <= {tuple(error.absolute_path) for error in errors if "conut" in error.message}
     assert wanted or "recipe:" in file.read_text()  # it builds on another, which is looked at for itself
+
+
+class OpenCallback:
+    """As some of Lightning's, which a process knows that has imported it."""
+
+    def __init__(self, **more: object) -> None: ...
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None: ...
+
+    def state_dict(self): ...
+
+    def load_state_dict(self, state_dict) -> None: ...
+
+
+def test_what_a_process_has_imported_of_lightning_lets_no_misspelt_key_pass():
+    known = replace(found(), known={**found().known, "lightning.Open": OpenCallback})
+    known.named = {*known.named, "lightning.Open"}
+    assert "lightning.Open" in known.components_for(LightningCallback)
+    values = {
+        "callbacks": {"preview": {"prompst": ["a"]}},
+        "defaults": [{"model": "dit_s"}],
+        "_target_": "nemo_vfm.train.job.Train",
+    }
+    assert "prompst" in complaint(Draft202012Validator(Schemas(known, {}).recipe()), values)
 
 
 def _leaves(errors) -> Iterator:

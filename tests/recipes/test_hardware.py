@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from nemo_vfm.cli.main import main
-from tests.recipes.test_paper_recipes import RECIPES, latents_of
+from tests.recipes.test_paper_recipes import RECIPES
 from tests.support.repository import ROOT, yaml_files
 
 _HARDWARE = re.compile(r"^# Hardware: (?:([\d, then]+) machines of )?(\d+) x ([A-Z]+\d+) 80 GB", re.MULTILINE)
@@ -56,7 +56,7 @@ def test_a_recipe_of_the_paper_is_for_so_many_gpus_and_check_compares_its_memory
     assert f"{gpus} GPUs: " in told and not re.search("idle|not start|cannot be divided", told)
     assert re.search(r"the fullest GPU needs \d+\.\d GiB at .* of the 73\.6 GiB that one h100 has to fill: it ", told)
     assert f"--gpus {gpus}" in text
-    t, h, w = latents_of(name)
+    t, h, w = map(int, re.findall(r"latents of (\d+) x (\d+) x (\d+)", text)[0])
     assert t * (h // 2) * (w // 2) == tokens and f"{tokens:,} tokens" in text
 
 

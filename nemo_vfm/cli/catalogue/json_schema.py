@@ -190,7 +190,8 @@ class Schemas:
         key = f"{'complete-' if complete else ''}slot:{name}" + (f":{slot.num_given} given" if slot.num_given else "")
         if key not in self.defs:
             self.defs[key] = {}
-            names = self.found.components_for(slot.kind)
+            # A process that has imported Lightning would find its callbacks, one of which takes any key.
+            names = [n for n in self.found.components_for(slot.kind) if not n.startswith("lightning.")]
             which = [_when(n, self._component(n, slot.num_given, complete=complete)) for n in names]
             theirs = [_LIGHTNINGS] if _is_lightnings(slot.kind) else []
             target = {"description": "the class", "anyOf": [{"enum": names}, _REFERENCE, *theirs]}
