@@ -109,7 +109,5 @@ class Heun(FixedSteps):
 
 def positive(steps: int) -> int:
     """The number of steps, where it is one."""
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
     require_between(1, MAX_STEPS, steps=steps)
     return steps

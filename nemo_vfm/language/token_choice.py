@@ -38,7 +38,10 @@ class Choice:
             raise ValueError("the scores of a text's next token are not finite; the model is not trained, or damaged")
         if self.temperature == 0:
             return torch.nn.functional.one_hot(scores.argmax(1), scores.shape[1]).float()
-        scores = self._keep_top_k(scores / self.temperature)
+        scores = scores / self.temperature
+        if self.top_k is not None and self.top_k < scores.shape[1]:
+            worst_B1 = scores.topk(self.top_k, 1).values[:, -1:]
+            scores = scores.masked_fill(scores < worst_B1, -math.inf)
         likely = scores.softmax(1)
         if self.top_p < 1:
             ordered, words = likely.sort(dim=1, descending=True, stable=True)
@@ -46,12 +49,6 @@ class Choice:
             likely = likely.masked_fill(torch.empty_like(reached).scatter(1, words, reached), 0)
         likely = likely.masked_fill(likely < self.min_p * likely.amax(1, keepdim=True), 0)
         return likely / likely.sum(1, keepdim=True)
-
-    def _keep_top_k(self, scores: Tensor) -> Tensor:
-        if self.top_k is None or self.top_k >= scores.shape[1]:
-            return scores
-        worst = scores.topk(self.top_k, 1).values[:, -1:]
-        return scores.masked_fill(scores < worst, -math.inf)
 
     def drawn(self, scores_BV: Tensor, uniform_B: Tensor) -> Tensor:
         """(B,), the word in which each number from [0, 1) falls when probabilities are laid end to end."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from nemo_vfm.core.storage.files import write_text
+from nemo_vfm.core.storage.files import drop_steps_after
 from nemo_vfm.core.storage.write_path import WritePath
 
 FILE = "metrics.jsonl"
@@ -20,11 +20,8 @@ class WriteMetrics(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Drop the lines of steps that were lost with a kill."""
-        if not trainer.is_global_zero:
-            return
-        lines = self.file.read_text().splitlines() if self.file.is_file() else []
-        kept = [line for line in lines if _step(line) <= trainer.global_step]
-        write_text(self.file, "".join(f"{line}\n" for line in kept))
+        if trainer.is_global_zero:
+            drop_steps_after(self.file, trainer.global_step)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -38,10 +35,3 @@ class WriteMetrics(pl.Callback):
         finite = {name.replace(" ", "_"): value for name, value in found.items() if math.isfinite(value)}
         with self.file.open("a") as file:
             file.write(json.dumps({"step": trainer.global_step, **finite}) + "\n")
-
-
-def _step(line: str) -> float:
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return math.inf

@@ -61,6 +61,9 @@ class Jagged:
 
     def select(self, rows_M: Tensor) -> "Jagged":
         """These rows, in this order; a row may come many times. Gradients reach float values and the weights."""
+        if self.weights_N is None and len(self.values_N) == len(self) and bool((self.lengths_B == 1).all()):
+            # One value a row, which is common: a third of the time.
+            return Jagged(self.values_N.index_select(0, rows_M), torch.ones_like(rows_M, dtype=self.lengths_B.dtype))
         values, lengths = jagged_index_select(self.values_N, self.lengths_B, rows_M)
         if self.weights_N is None:
             return Jagged(values, lengths)

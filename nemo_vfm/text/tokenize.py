@@ -4,8 +4,6 @@ import json
 import multiprocessing
 import os
 import shutil
-import signal
-import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -17,6 +15,7 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, NothingKept, UserError
 from nemo_vfm.core.log import bar, warn
+from nemo_vfm.core.process import follow_parent
 from nemo_vfm.core.storage.files import read_json_or_none, sha256_text, write_json, write_text
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.encoders import Tokenizer
@@ -92,8 +91,7 @@ def _give(pipe: Connection, waiting: Iterator[int]) -> bool:
 
 
 def _serve(pipe: Connection, work: "_TokenizeWork") -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole terminal; who started us ends us
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    follow_parent()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     while True:
         try:
@@ -108,13 +106,6 @@ def _serve(pipe: Connection, work: "_TokenizeWork") -> None:
             pipe.send(traceback.format_exc())
         else:
             pipe.send(number)
-
-
-def _end_with_the_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 class TokenizeText:

@@ -251,8 +251,7 @@ def test_only_components_that_are_meant_to_fit_two_unrelated_protocols():
         frozenset({"Learned", "Compares"}): {"LearnedDuplicate"},
         frozenset({"ImportSource", "LogSource"}): {"CriteoTsv", "KuaiRandCsv", "ParquetLog", "TextLog"},
         frozenset({"Pipeline", "TaskSource"}): {"KeywordTasks", "TopicTasks"},
-        # What follows are each two names of one thing: the rooms that ask for it do not import each other.
-        frozenset({"EvaluationTexts", "HasTexts"}): {"Documents"},
+        # Two names of one thing: the rooms that ask for it do not import each other.
         frozenset({"PromptSource", "Prompts"}): prompts,
     }
 

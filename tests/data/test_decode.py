@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from nemo_vfm.core.errors import DataError, MissingPackage, UserError
 from nemo_vfm.core.optional import available
 from nemo_vfm.core.types.media_types import VIDEO_SUFFIXES, Decoder
-from nemo_vfm.data.video import decode, pyav_reader
+from nemo_vfm.data.video import library_reader, pyav_reader
 from nemo_vfm.data.video.codecs import open_encoder
-from nemo_vfm.data.video.decode import LibraryReader, open_video
+from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.data.video.deinterlace import progressive
+from nemo_vfm.data.video.library_reader import LibraryReader
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 from nemo_vfm.data.video.video_info import VideoInfo, holes_in
 from tests.data.conftest import moving, mp4
@@ -126,7 +127,7 @@ def test_unless_another_is_named_pyav_reads() -> None:
 @needs_decord
 def test_what_a_named_library_cannot_read_pyav_reads_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(decode, "warn_once", said.append)
+    monkeypatch.setattr(library_reader, "warn_once", said.append)
     for source in (encoded("libsvtav1", "mp4", preset="12"), fields()):
         with open_video(source, "decord") as reader:
             count = reader.info().num_frames

@@ -20,6 +20,7 @@ from nemo_vfm.core import log
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
+from nemo_vfm.core.storage.files import drop_steps_after
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.core.types.sample_batches import VideoBatch
@@ -28,7 +29,6 @@ from nemo_vfm.parallel.apply.build_model import build_model
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.runtime.run_folder import Status
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
-from nemo_vfm.train.callbacks.metrics_log import truncate
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.job import Train
@@ -406,5 +406,5 @@ def test_an_interrupted_training_is_called_interrupted_and_goes_on(tmp_path: Pat
 
 def test_metrics_that_end_in_rubbish_are_cut_to_the_step_and_nothing_is_left_beside_them(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n{"step": 2}\n{"step": 3}\n\xff\xfe\0')
-    truncate(tmp_path / "metrics.jsonl", 2)
+    drop_steps_after(tmp_path / "metrics.jsonl", 2)
     assert [path.read_text() for path in tmp_path.iterdir()] == ['{"step": 1}\n{"step": 2}\n']

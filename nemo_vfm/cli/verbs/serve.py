@@ -111,16 +111,12 @@ def _words(arguments: argparse.Namespace) -> list[str]:
     for action in parser._actions:
         value = getattr(arguments, action.dest)
         if action.option_strings and value != action.default:
-            each = value if isinstance(value, list) else [value]
-            words += [f"{action.option_strings[0]}={_option_text(one)}" for one in each]
+            for one in value if isinstance(value, list) else [value]:
+                # As it is typed: `_names` and `_weights` read texts with commas.
+                parts = [f"{name}={number}" for name, number in one.items()] if isinstance(one, dict) else one
+                text = ",".join(parts) if isinstance(parts, list | tuple) else str(parts)
+                words.append(f"{action.option_strings[0]}={text}")
     return [*words, "--", str(arguments.model)]
-
-
-def _option_text(value: object) -> str:
-    """An option's value as it is typed: `_names` and `_weights` read texts with commas."""
-    if isinstance(value, dict):
-        return ",".join(f"{name}={number}" for name, number in value.items())
-    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _answer(arguments: argparse.Namespace, listen: "Listen", served: "ServedModel", passes: "ModelPasses") -> int:

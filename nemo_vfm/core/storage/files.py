@@ -163,6 +163,17 @@ def last_records(file: Path, max_bytes: int = 256 << 10) -> Iterator[dict[str, A
                 yield record
 
 
+def drop_steps_after(file: Path, step: int) -> None:
+    """Keep the lines of JSON whose `step` is at most so many; one that is half-written goes, too."""
+    lines = file.read_bytes().splitlines() if file.is_file() else []
+    kept = []
+    for line in lines:
+        with suppress(ValueError, KeyError, TypeError):  # a power cut may leave any bytes at the end
+            kept += [line + b"\n"] * (json.loads(line)["step"] <= step)
+    if lines:
+        write_bytes(file, b"".join(kept))
+
+
 def sha256_text(text: str) -> str:
     """The hexadecimal sha256 of a text's UTF-8 bytes; half a character, as in names of files, counts as it is."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

@@ -39,7 +39,15 @@ def upload_shards(folder: Path, target: Address | None) -> int:
     if target is None:
         return 0
     there = {item.name: item.size for item in object_store.items(target)}
-    seen = _read_remote_index(target) if "shards.json" in there else {}
+    seen: dict[str, Json] = {}
+    if "shards.json" in there:
+        try:
+            read_shards_json(target)
+        except DataError as error:
+            raise UserError(
+                f"{target} holds something other than our shards ({error}); choose another copy_to"
+            ) from error
+        seen = json.loads(object_store.read(target / "shards.json") or b"{}")
     # The content of the store's shards.json, and which file goes there under which name.
     content: dict[str, Json] = read_json(folder / "shards.json")
     files: dict[str, Path] = {}
@@ -62,15 +70,6 @@ def upload_shards(folder: Path, target: Address | None) -> int:
             object_store.remove(target / name)
     info(f"{target}: {len(missing)} files sent, {len(files) - len(missing)} were already there")
     return len(missing) + 1
-
-
-def _read_remote_index(target: Address) -> dict[str, Json]:
-    """The content of the shards.json that is there now."""
-    try:
-        read_shards_json(target)
-        return dict(json.loads(object_store.read(target / "shards.json") or b"{}"))
-    except DataError as error:
-        raise UserError(f"{target} holds something other than our shards ({error}); choose another copy_to") from error
 
 
 def _files(content: Mapping[str, Json]) -> set[str]:

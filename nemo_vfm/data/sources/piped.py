@@ -8,7 +8,6 @@ from nemo_vfm.core.optional import require
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.data.batching.bucket import Bucket
-from nemo_vfm.data.shards.tar_members import OpenTar
 from nemo_vfm.data.shards.tar_stream import Tar
 from nemo_vfm.data.sources.streamed import StreamedTars
 
@@ -51,10 +50,6 @@ class PipedTars(StreamedTars):
         self.commands = tuple(commands)
 
     def _list_tars(self) -> list[Tar]:
+        gopen = require("webdataset.gopen", purpose="Tars from a program").gopen
         names = (f"pipe:{command}" for command in self.commands)
-        return [Tar(name, partial(_open_pipe, name), lambda: None) for name in names]
-
-
-def _open_pipe(name: str) -> OpenTar:
-    stream: OpenTar = require("webdataset.gopen", purpose="Tars from a program").gopen(name)
-    return stream
+        return [Tar(name, partial(gopen, name), lambda: None) for name in names]

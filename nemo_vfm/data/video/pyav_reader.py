@@ -9,7 +9,7 @@ from fractions import Fraction
 from itertools import chain, pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import av
 import av.error
@@ -116,7 +116,7 @@ class PyAVReader:
         self._to_rgb = VideoReformatter()
         self._open()
 
-    def __enter__(self) -> "PyAVReader":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -235,10 +235,6 @@ class PyAVReader:
     def transfer(self, index: int) -> Transfer:
         """Of a frame that was decoded, what its values mean as it is stored."""
         return next((transfer for transfer, mark in _HDR.items() if self._marks[index] & mark), "sdr")
-
-    def has_other_streams(self) -> bool:
-        """Whether the file holds more than one stream of pictures."""
-        return len(self._open().streams.video) > 1
 
     def recordings(self) -> Recordings:
         """The recordings that the file holds."""

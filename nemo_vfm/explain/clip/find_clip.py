@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from os.path import commonprefix
 from pathlib import Path
 
 import numpy as np
@@ -32,16 +33,11 @@ def place_of(curation: Curation, word: str) -> int:
         raise UserError(f"{printable(word, 40)} is too short for a clip's id: give at least {_LEAST} characters of it")
     if not found:
         # An id is often copied with a letter too few or too many at its end.
-        near = max(ids, key=lambda clip: _num_shared(word, clip))
-        hint = f"; did you mean {near[:12]}?" if _num_shared(word, near) >= 4 else ""
+        shared = [len(commonprefix((word, clip))) for clip in ids]  # noqa: RUF071 - letters are meant, no folders
+        hint = f"; did you mean {ids[shared.index(max(shared))][:12]}?" if max(shared) >= 4 else ""
         hint = hint or did_you_mean(word, ids) or f"; give an id such as {ids[0][:12]}, FILE:FRAME or FILE@SECONDS"
         raise UserError(f"there is no clip {printable(word, 80)} among {len(ids):,}{hint}")
     return _only(curation, found, f"begin with {printable(word, 80)}")
-
-
-def _num_shared(word: str, clip: str) -> int:
-    """How many characters both begin with."""
-    return next((at for at, (a, b) in enumerate(zip(word, clip, strict=False)) if a != b), min(len(word), len(clip)))
 
 
 def label(curation: Curation, place: int) -> str:

@@ -9,21 +9,20 @@ import functools
 import gc
 import os
 import re
-import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from multiprocessing import Pipe, get_context, parent_process
+from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
 from nemo_vfm.core.errors import LostRank, NemoVfmError
+from nemo_vfm.core.process import follow_parent
 
 _WAITS = timedelta(seconds=100)  # of one rank for another, in a collective: first steps are slow on a busy machine
 _AFTER_A_FAILURE_S = 5.0  # for the others, who may wait for the one that failed for ever
@@ -130,8 +129,7 @@ def _answers(members: Sequence[tuple[Any, Connection]], deadline: float) -> list
 
 
 def _serve(pipe: Connection, first: OnRank | None) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole terminal; who started us ends us
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    follow_parent()
     if first is not None:
         first(0)
     answer_calls(pipe)
@@ -159,13 +157,6 @@ def answer_calls(pipe: Connection) -> None:
             answer = (False, traceback.format_exc())
         with suppress(BrokenPipeError):
             pipe.send(answer)
-
-
-def _end_with_the_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _run_on_rank(function: OnRank, arguments: Sequence[Any], rank: int, count: int, store: str) -> Any:

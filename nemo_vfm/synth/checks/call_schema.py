@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_vfm.core.optional import require
-from nemo_vfm.core.types.json_value import finite_number, no_json_number
+from nemo_vfm.core.types.json_value import each_key_once, finite_number, no_json_number
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_LETTERS, _MAX_VALUES, _MAX_DEPTH, _MAX_SHOWN = 100_000, 2_000, 32, 5
@@ -73,7 +73,7 @@ def check_call(call: object, tools: Sequence[Mapping[str, Any]]) -> list[str]:
             return [f"call.arguments: {len(arguments):,} characters, but at most {_MAX_LETTERS:,} are allowed"]
         try:
             arguments = json.loads(
-                arguments, parse_constant=no_json_number, parse_float=finite_number, object_pairs_hook=_each_once
+                arguments, parse_constant=no_json_number, parse_float=finite_number, object_pairs_hook=each_key_once
             )
         except (ValueError, RecursionError) as error:
             return [f"call.arguments: this is not JSON: {error}"]
@@ -163,13 +163,6 @@ class _Walk:
                         yield from self.mistakes(f"{at}.{name}", inner, inside)
                 elif key not in _DATA:
                     yield from self.mistakes(at, value, inside)
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError(f"{Counter(name for name, _ in pairs).most_common(1)[0][0]!r} is given twice")
-    return found
 
 
 def _first(errors: Iterator[Any]) -> list[Any]:

@@ -1,22 +1,14 @@
 """Drops rows that share words in a row with a text of an evaluation."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Protocol
 
 from nemo_vfm.core.log import logger
 from nemo_vfm.dedup.texts.contamination import Contamination
 from nemo_vfm.synth.filters.turn_texts import Turns, require_turns, turns_of
+from nemo_vfm.synth.given.document_rows import HasTexts
 from nemo_vfm.synth.programs.row_program import Draft
-
-
-class EvaluationTexts(Protocol):
-    """Has the texts of an evaluation."""
-
-    def texts(self, skipped: Counter[str]) -> Iterator[str]:
-        """All of them; how many could not be read is added to `skipped`, by reason."""
-        ...
 
 
 class EvaluationOverlap:
@@ -32,7 +24,7 @@ class EvaluationOverlap:
     """
 
     def __init__(
-        self, *, evaluations: Mapping[str, EvaluationTexts], n: int = 13, shortest: int = 8, turns: Turns = "all"
+        self, *, evaluations: Mapping[str, HasTexts], n: int = 13, shortest: int = 8, turns: Turns = "all"
     ) -> None:
         require_turns(turns)
         if not evaluations or not 1 <= shortest <= n:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
 from nemo_vfm.core import log, ranks
+from nemo_vfm.core.storage.files import drop_steps_after
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats, OperandSummary
 from nemo_vfm.parallel.fp8.use_fp8 import fp8_linears
 from nemo_vfm.parallel.ranks.process_group import everyone_says
-from nemo_vfm.train.callbacks.metrics_log import truncate
 from nemo_vfm.train.state.train_state import TrainState
 
 FILE = "fp8.jsonl"
@@ -53,7 +53,7 @@ class Fp8Monitor:
         self._inputs: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=10))
         self._dead: dict[str, int] = defaultdict(int)
         if ranks.is_first():
-            truncate(fit.run.folder / FILE, fit.step)
+            drop_steps_after(fit.run.folder / FILE, fit.step)
         if not any(fp8_linears(fit.model)) and fit.plan.pipeline == 1:
             log.warn("Fp8Monitor has nothing to watch: no linear is in FP8; set precision=fp8")
         self._begin(fit)

@@ -3,11 +3,10 @@
 import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from nemo_vfm.core import ranks
 from nemo_vfm.core.secret import conceal_names
-from nemo_vfm.core.storage.files import write_text
+from nemo_vfm.core.storage.files import drop_steps_after
 from nemo_vfm.train.loggers.guard import GuardedLogger
 from nemo_vfm.train.state.train_state import TrainState
 
@@ -25,7 +24,7 @@ class WriteMetrics:
     def on_start(self, fit: TrainState) -> None:
         """Forget the lines of steps that will be taken again."""
         if ranks.is_first():
-            truncate(fit.run.folder / "metrics.jsonl", fit.step)
+            drop_steps_after(fit.run.folder / "metrics.jsonl", fit.step)
 
     def on_step(self, fit: TrainState) -> None:
         """Append one line. Names lose their secrets here, before the checkpoint keeps them too."""
@@ -42,18 +41,3 @@ class WriteMetrics:
         picture = fit.run.folder / "samples" / f"step-{fit.step:08d}.png"
         for logger in self.loggers if self.loggers and picture.is_file() else ():
             logger.log_picture(picture, fit.step)
-
-
-def truncate(path: Path, step: int) -> None:
-    """Keep the lines up to `step`; a half-written last line goes too."""
-    if not path.is_file():
-        return
-    lines = path.read_text(errors="replace").splitlines()  # a power cut may leave any bytes at the end
-    write_text(path, "".join(f"{line}\n" for line in lines if _step_of(line) <= step))
-
-
-def _step_of(line: str) -> float:
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return math.inf

@@ -15,9 +15,9 @@ from torch import Tensor
 from nemo_vfm.core import preemption, progress, ranks
 from nemo_vfm.core.metric_names import NOT_FINITE
 from nemo_vfm.core.secret import conceal_names
+from nemo_vfm.core.storage.files import drop_steps_after
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.train.callbacks.metrics_log import truncate
 from nemo_vfm.train.lightning import steps
 from nemo_vfm.train.lightning.run_experiment import RunExperiment
 
@@ -147,7 +147,7 @@ class RecordLoss(Callback):
         """Forget the lines of steps that will be taken again."""
         preemption.listen_again()
         if ranks.is_first():
-            truncate(self._lines.path, steps.completed_steps(trainer))
+            drop_steps_after(self._lines.path, steps.completed_steps(trainer))
         for one in _of_run(trainer) if steps.completed_steps(trainer) == 0 else ():
             one.begin()
 

@@ -10,7 +10,7 @@ import pytest
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.curate.examine.frame_stream import Walk
 from nemo_vfm.data.batching.bucket import Bucket
-from nemo_vfm.data.video import decode
+from nemo_vfm.data.video import library_reader
 from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.data.video.fit_to_bucket import decode_image, video_to_bucket
 from nemo_vfm.data.video.image_file import is_deep, open_image
@@ -71,7 +71,7 @@ def test_training_gets_sdr_in_its_colours():
 
 def test_hdr_is_read_by_pyav_where_a_library_is_named_that_does_not_tone_map(monkeypatch):
     said: list[str] = []
-    monkeypatch.setattr(decode, "warn_once", said.append)
+    monkeypatch.setattr(library_reader, "warn_once", said.append)
     hdr = film([flat([203], "hlg")] * 2, "hlg")
     assert (open_video(hdr, "decord").read([1]) == open_video(hdr, "pyav").read([1])).all()
     assert said == [

@@ -61,7 +61,7 @@ def test_a_call_that_fits_has_no_mistake(good):
         (call({"x": 1}, "now"), "call.arguments.x: the function has no arguments"),
         (call({}, "tomorrow"), "call.name: there is no function 'tomorrow'; there are any, now, weather"),
         (call("{'city': 1}"), "call.arguments: this is not JSON"),
-        (call('{"city": "a", "city": "b"}'), "call.arguments: this is not JSON: 'city' is given twice"),
+        (call('{"city": "a", "city": "b"}'), "call.arguments: this is not JSON: it has 'city' twice"),
         (call('{"city": NaN}'), "call.arguments: this is not JSON: NaN"),
         (call('{"city": 1e999}'), "call.arguments: this is not JSON: 1e999"),
         (call("[1]"), "call.arguments: expected a JSON object, not [1]"),
