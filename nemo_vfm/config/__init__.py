@@ -15,7 +15,7 @@ from nemo_vfm.config.compose import RESERVED, Composed, compose
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.locate import DEFAULT_TRUST, trust_list
 from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError, Source
-from nemo_vfm.config.recipe_paths import NamedPath, is_free, named_paths
+from nemo_vfm.config.recipe_paths import NamedPath, is_free, named_paths, unmade_paths
 from nemo_vfm.config.recipients import RecipientEntry, list_recipients, not_allowed, withheld
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.config.tree import Map, plain
@@ -183,6 +183,8 @@ def _examine(
         except RecipeError as error:
             found += error.problems
     found += not_allowed(part, permissions, found)
+    if checker.run_dir is not None:
+        found += unmade_paths(part, checker.run_dir)
     once: dict[tuple[object, ...], Problem] = {}  # of several that say the same, the first stays
     for problem in reversed(found):
         mark = problem.mark  # a file may be read twice, and words of the command line share a name

@@ -6,13 +6,15 @@ folder. No link may lead out of it, since it may have come with the recipe. Fold
 user's own, so a home or a scratch disk may be a link.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from nemo_vfm.config import hints
 from nemo_vfm.config.build import Call, Group, Items, Part, Value
-from nemo_vfm.config.recipe_errors import UNSEEN, Mark, fail, shown_path
+from nemo_vfm.config.recipe_errors import UNSEEN, Mark, Problem, did_you_mean, fail, shown_path, some_of
 from nemo_vfm.config.tree import Scalar, join
 from nemo_vfm.config.yaml_source import MAX_DEPTH
 from nemo_vfm.core.network.permission import Permissions
@@ -20,6 +22,7 @@ from nemo_vfm.core.secret import is_key
 from nemo_vfm.core.storage.files import real
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.storage.write_path import WriteMark
+from nemo_vfm.core.types.job import DONE, RECORDS, made_by
 
 LONGEST_NAME = 255  # bytes; every file system of ours refuses a longer one
 _KEY = "run_dir"
@@ -62,6 +65,20 @@ def named_paths(
         parts = part.parts.items() if isinstance(part, Group) else enumerate(part.parts)
         for one, below in parts:
             yield from named_paths(below, join(key, str(one)), owner, argument, is_written=is_written)
+
+
+def unmade_paths(whole: Part, run_dir: Path) -> Iterator[Problem]:
+    """Each path in the folder of a step that this step does not make, where its class says what it makes."""
+    for one in named_paths(whole):
+        if isinstance(one.place, Path) and not one.is_written:
+            job: Part | None = whole
+            below, step = Path(os.path.relpath(one.place, run_dir)).parts, ""
+            while below and isinstance(job, Call) and isinstance(steps := job.arguments.get("steps"), Group):
+                step, job, below = below[0], steps.parts.get(below[0]), below[1:]
+            made = made_by(job.target) if step and isinstance(job, Call) else ()
+            if made and below and not any(fnmatch(below[0], name) for name in (*made, *RECORDS, DONE)):
+                instead = did_you_mean(below[0], made) or f", but {some_of(made)}"
+                yield Problem(one.key, one.mark, f"step {step} makes no {below[0]}{instead}")
 
 
 def run_dir_of(node: Scalar, recipe: Path) -> Path:

@@ -12,7 +12,7 @@ from nemo_vfm.core.errors import DataError, NothingKept, UserError
 from nemo_vfm.core.log import bar, info, warn
 from nemo_vfm.core.storage.files import sha256_text, write_bytes, write_json
 from nemo_vfm.core.storage.uri import Place, places
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.decide.rule import NEAREST_PAIRS, Rule, add_likeness, by_kind, decide, nearest_pairs
@@ -109,6 +109,10 @@ class _SeenClips:
     message: str | None = None
 
 
+@makes(
+    "shards", "scores.parquet", "thumbnails", "rules.json", "similarity.json", "nearest_pairs.json", "made_of.json",
+    "ledger.json",
+)  # fmt: skip
 class Deduplicate:
     """Finds copies among clips that are cut and encoded already, and writes those that stay, byte for byte.
 

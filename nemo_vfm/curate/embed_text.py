@@ -18,7 +18,7 @@ from nemo_vfm.core.log import bar, warn
 from nemo_vfm.core.storage.files import sha256_text, write_bytes, write_json
 from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.encoders import CutsTexts, TextEncoder
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.curate.examine.findings import fingerprint
 from nemo_vfm.curate.output.write_outputs import read_marker, remove_unfinished, replaced_folder, shards_digest
 from nemo_vfm.data.shards.sample_members import TEXT
@@ -31,6 +31,7 @@ _DONE = "embed_text.json"
 _GROUP = 256
 
 
+@makes("shards", "embed_text.json")
 class EmbedText:
     """Adds `text.safetensors` to every sample of clip or latent shards; one that is there is replaced.
 

@@ -21,7 +21,7 @@ from nemo_vfm.core.log import bar, info, warn
 from nemo_vfm.core.storage.files import write_bytes, write_json
 from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.encoders import Codec, TextEncoder
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.embed_text import say_cut
@@ -67,6 +67,7 @@ class _ClipFate:
     failed: str | None = None
 
 
+@makes("shards", "encode.json")
 class EncodeShards:
     """Brings every clip into its bucket's shape, encodes pixels and caption, and writes latent shards.
 

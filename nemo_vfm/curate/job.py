@@ -10,7 +10,7 @@ from nemo_vfm.core.log import info
 from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.storage.files import sha256_text, write_json
 from nemo_vfm.core.storage.uri import Address
-from nemo_vfm.core.types.job import JobShard, Needs, Outcome, Run
+from nemo_vfm.core.types.job import JobShard, Needs, Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.balance import Balance, BalanceResult
 from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS, Editor, Viewer, check_captions
@@ -76,6 +76,11 @@ _MAX_SAMPLES = 1 << 20  # in a shard
 
 
 @needs_gpu({"decode": "nvdec"})
+@makes(
+    "shards", "scores.parquet", "vectors.parquet", "captions.json", "thumbnails", "restored", "survival.json",
+    "rules.json", "nearest_pairs.json", "made_of.json", "buckets.json", "files.json", "restored.json",
+    "throughput.json", "ledger.json",
+)  # fmt: skip
 class Curate:
     """Cuts videos into clips, scores all of them, keeps those that no rule drops, and records the fate of each.
 

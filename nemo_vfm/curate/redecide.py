@@ -14,7 +14,7 @@ from nemo_vfm.core.errors import DataError, NothingKept, UserError
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.optional import computes_nothing
 from nemo_vfm.core.storage.files import atomic_path, read_json, sha256_file, write_bytes, write_json, write_text
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.balance import RULE, Balance, BalanceResult
 from nemo_vfm.curate.decide.rule import (
@@ -216,6 +216,10 @@ def _kinds(curated: FinishedCuration, fates: Fates) -> tuple[list[Fate], list[st
 
 
 @computes_nothing
+@makes(
+    "shards", "scores.parquet", "vectors.parquet", "captions.json", "thumbnails", "survival.json", "rules.json",
+    "nearest_pairs.json", "made_of.json", "buckets.json", "files.json", "without_media.txt", "ledger.json",
+)  # fmt: skip
 class Redecide:
     """Decides again from the scores of an earlier curation, and decodes nothing.
 

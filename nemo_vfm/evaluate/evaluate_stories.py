@@ -7,13 +7,14 @@ from pathlib import Path
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.storage.uri import local
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.metrics.story_grammar import judge
 
 _MEASURES = ("grammatical", "right_sentences", "finished")
 
 
+@makes("judged.json")
 class JudgeStories:
     """Judges continuations of short stories sentence by sentence; no model is asked.
 

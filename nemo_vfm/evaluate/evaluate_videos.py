@@ -9,7 +9,7 @@ from nemo_vfm.core.bounds import MAX_SIDE_PX, require_between
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import read_json, write_json
 from nemo_vfm.core.storage.uri import Place, local, place
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.video.decode import read_all
 from nemo_vfm.metrics.shape_reader import COLOURS, DIRECTIONS, SHAPES, read
@@ -20,6 +20,7 @@ Entry = Mapping[str, Any]
 _WHAT = {"colour": len(COLOURS), "shape": len(SHAPES), "direction": len(DIRECTIONS)}
 
 
+@makes("evaluation.json", "nearest.json")
 class Evaluate:
     """Measures drawn videos from their pixels, and finds the training clip each looks most like.
 

@@ -23,7 +23,7 @@ from nemo_vfm.core.optional import needs_gpu, needs_packages, require
 from nemo_vfm.core.sanitize import clean
 from nemo_vfm.core.storage.files import read_json, sha256_file, sha256_text, write_json
 from nemo_vfm.core.storage.uri import Address, Place, place
-from nemo_vfm.core.types.job import Needs, Outcome, Run
+from nemo_vfm.core.types.job import Needs, Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
 from nemo_vfm.data.shards.shard_folder import folder_at
@@ -93,6 +93,7 @@ class NeMoSpeech:
         return f"nemo-speech/1 {sha256_file(self.model)[:16]}"
 
 
+@makes("shards", "transcribe.json")
 class Transcribe:
     """Adds `transcript`, and how it came to be, to the `.json` of every clip.
 

@@ -11,7 +11,7 @@ import torch
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import atomic_path, write_json
 from nemo_vfm.core.storage.uri import local
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.logistic_regression import LogisticModel
 from nemo_vfm.recsys.sessions.teacher import ScoreRanks
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("id", "label", "score", "teacher")
 
 
+@makes("predictions.parquet", "comparison.json")
 class CompareScores:
     """Writes `predictions.parquet`, all columns of the training's and `logistic`, and `comparison.json`.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.files import read_json, write_json
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.core.types.training_data import TrainingData
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.feature_files import write_features
@@ -15,6 +15,7 @@ from nemo_vfm.sparse.feature_files import write_features
 FOLDER = "batches"
 
 
+@makes("batches", "plan.json")
 class ExportBatches:
     """Writes the first global batches, a file `batches/NNNNNN.safetensors` each, with all that a training needs.
 

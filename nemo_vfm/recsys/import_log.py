@@ -9,7 +9,7 @@ from pathlib import Path
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.log import bar, warn
 from nemo_vfm.core.storage.files import read_json, read_json_or_none, sha256_file, sha256_text, write_json, write_text
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.recsys.feature_table.clustering import SessionSort, without_first
 from nemo_vfm.recsys.feature_table.table_manifest import NAME, read_manifest
@@ -34,6 +34,7 @@ from nemo_vfm.sparse.log_chunk import LogChunk
 _MIN_MEMORY = 1 << 20
 
 
+@makes("table", "vocabulary.safetensors", "bad_rows.jsonl", "ledger.json")
 class ImportLog:
     """Writes the samples of a log to `table/`, a feature table (docs/how-to/recommenders/import_logs.md).
 

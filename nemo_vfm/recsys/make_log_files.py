@@ -7,7 +7,7 @@ import numpy as np
 
 from nemo_vfm.core.bounds import require_between
 from nemo_vfm.core.storage.files import atomic_path
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.recsys.sources.kuairand_csv import COLUMNS
 
 _MAX_ROWS = 1_000_000
@@ -18,6 +18,7 @@ _START_MS = 1_649_000_000_000  # in April 2022, as KuaiRand
 Row = list[object]
 
 
+@makes("clicks.csv", "criteo.tsv", "kuairand.csv")
 class MakeLogFiles:
     """Writes `criteo.tsv`, `kuairand.csv` and `clicks.csv` (click, user, item, category and price) into the run folder.
 

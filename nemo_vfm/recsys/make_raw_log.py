@@ -2,13 +2,14 @@
 
 from nemo_vfm.core.log import bar, warn
 from nemo_vfm.core.storage.files import atomic_path, read_json, write_json
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.recsys.sessions.session_log import SessionLog
 from nemo_vfm.sparse.row_fingerprint import mix64_
 
 _OWN_COLUMNS = ("session", "time", "click", "teacher")
 
 
+@makes("day-*.parquet")
 class MakeRawLog:
     """Writes `day-1.parquet`, `day-2.parquet` and so on, each in the order of time, for `ParquetLog`.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from nemo_vfm.core.bounds import require_between
 from nemo_vfm.core.log import Bar, bar, warn
 from nemo_vfm.core.storage.files import read_json, write_json
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.recsys.feature_table.row_order import held_out
 from nemo_vfm.recsys.feature_table.table_manifest import NAME
@@ -36,6 +36,7 @@ _HeldOut: TypeAlias = Callable[[Tensor], Tensor]
 _PLAN, _RESULT, _TABLE, _LOGISTIC = "plan.json", "sessions.json", "table", "logistic.safetensors"
 
 
+@makes("table", "logistic.safetensors", "sessions.json", "ledger.json")
 class MakeSessions:
     """Writes `table/`, clustered by session and ordered by time, `ledger.json`, and at last `sessions.json`.
 

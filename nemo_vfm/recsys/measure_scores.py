@@ -13,7 +13,7 @@ from torch import Tensor
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.storage.uri import local
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.metrics.ranking import GroupedScores, auc
 
 _RESULT = "measures.json"
@@ -21,6 +21,7 @@ _SAMPLES = ("id", "session", "weight", "label")
 _TEACHER = "teacher"
 
 
+@makes("measures.json")
 class MeasureScores:
     """Writes `measures.json`: AUC, and GAUC and weighted GAUC by session, of each file and the teacher.
 

@@ -8,7 +8,7 @@ from itertools import chain
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import DataError, NothingKept, UserError
 from nemo_vfm.core.storage.files import write_json
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.recsys.profiling.log_measurements import LogMeasurements
 from nemo_vfm.recsys.profiling.log_outline import LogOutline, outline
@@ -19,6 +19,7 @@ from nemo_vfm.recsys.profiling.table_rows import TableRows
 from nemo_vfm.sparse.log_chunk import LogSource
 
 
+@makes("profile.json")
 class Profile:
     """Measures whole sessions of a log, chosen by a hash of the session and the run's seed, and writes `profile.json`.
 

@@ -17,7 +17,7 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.storage.files import atomic_path, read_json, write_json
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.factory import Factory
-from nemo_vfm.core.types.job import Needs, Outcome, Run
+from nemo_vfm.core.types.job import Needs, Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.recommenders.table_choice import SizedModel
 from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 NAME = "predictions.parquet"
 
 
+@makes("predictions.parquet")
 class ScoreTable:
     """Writes `predictions.parquet`: `id`, `session`, `weight`, the table's labels, a score a label, and what is kept.
 

@@ -17,7 +17,7 @@ from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.factory import Factory
-from nemo_vfm.core.types.job import JobShard, Needs, Outcome, Run
+from nemo_vfm.core.types.job import JobShard, Needs, Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.language.generation import Continues, generate
@@ -45,6 +45,7 @@ class _TextToWrite:
 
 
 @needs_gpu()
+@makes("texts.jsonl", "texts")
 class Generate:
     """Writes `texts.jsonl`: a line a text, with its prompt, what follows it, and whether the model itself ended it.
 

@@ -19,7 +19,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.folder_walk import files_below, is_taken
 from nemo_vfm.core.storage.uri import Address, Place, place
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import VIDEO_SUFFIXES
 from nemo_vfm.data.video.encode import encode_mp4
@@ -31,6 +31,7 @@ _NUM_SPECIAL_FILES = 3  # the copy, the re-encoded copy, the damaged one
 _MARKER = "videos.json"
 
 
+@makes("film-*", "videos.json")
 class MakeVideos:
     """Draw a dozen small films, or check the folder of the user's own.
 

@@ -17,7 +17,7 @@ import numpy as np
 from nemo_vfm.core import log
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage import files
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.metrics.story_grammar import (
     COLOURS,
@@ -106,6 +106,7 @@ def story(seed: int, number: int, *, held_out: bool = False) -> Story:
     return Story(tuple(teller.said), teller.nats)
 
 
+@makes("train", "held_out", "stories.json")
 class TellStories:
     """Writes little stories as JSONL, those to train on below `train/` and others below `held_out/`.
 

@@ -25,7 +25,7 @@ from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.encoders import Family
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.held_weights import HELD, held_below
-from nemo_vfm.core.types.job import DevicePlan, JobShard, Needs, Outcome, Run
+from nemo_vfm.core.types.job import DevicePlan, JobShard, Needs, Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.video.decode import read_all
 from nemo_vfm.data.video.encode import encode_mp4
@@ -63,6 +63,7 @@ _RECORD = ".cache.json"  # ending of what is written beside a video that was sam
 
 @needs_gpu()
 @needs_packages("diffusers", "transformers", where={"random_base": GIVEN})
+@makes("samples", "samples.json", "grid.mp4", "grid.png")
 class Sample:
     """Samples one video per prompt.
 

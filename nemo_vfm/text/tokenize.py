@@ -19,7 +19,7 @@ from nemo_vfm.core.process import follow_parent
 from nemo_vfm.core.storage.files import read_json_or_none, sha256_text, write_json, write_text
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.encoders import Tokenizer
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokens.token_manifest import NAME, Manifest
 from nemo_vfm.text.document_lines import Portion, files_of, portions
@@ -108,6 +108,7 @@ def _serve(pipe: Connection, work: "_TokenizeWork") -> None:
             pipe.send(number)
 
 
+@makes("tokens", "counts.json", "failed.jsonl")
 class TokenizeText:
     """Turns JSONL, Parquet, WebDataset tars and text files into `tokens/`, a shard for each portion of the input.
 

@@ -13,7 +13,7 @@ from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage.files import read_json, sha256_file, sync, write_json
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.text.documents import Documents
@@ -25,6 +25,7 @@ _MEASURED_BYTES = 16 << 20
 
 
 @needs_packages("tokenizers")
+@makes("tokenizer")
 class TrainTokenizer:
     """Learns a tokenizer and writes it to `tokenizer/` of the run folder, whole or not at all.
 

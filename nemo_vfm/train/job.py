@@ -10,7 +10,7 @@ from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import DataError, NextPhase, UserError
 from nemo_vfm.core.optional import GIVEN, needs_gpu, needs_packages
 from nemo_vfm.core.storage import checkpoint_names
-from nemo_vfm.core.types.job import DevicePlan, Needs, Outcome, PhaseNeeds, Run
+from nemo_vfm.core.types.job import DevicePlan, Needs, Outcome, PhaseNeeds, Run, makes
 from nemo_vfm.core.types.training_data import ResumableData, TrainingData
 from nemo_vfm.train.parts import TrainParts
 from nemo_vfm.train.phases import InPhases, PhaseSpan, at, data_of
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 @needs_gpu()
 @needs_packages("diffusers", "transformers", where={"random_base": GIVEN})
+@makes("checkpoints", "metrics.jsonl", "predictions.parquet", "samples", "tensorboard", "validation.json", "mfu.json")
 class Train(TrainParts):
     """Trains a model until `loop.duration`, killed and resumed as often as need be.
 

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from nemo_vfm.core.bounds import require_between
 from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.types.factory import Factory
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.core.types.training_data import LightningData
 from nemo_vfm.train.callbacks.callback import LightningCallback
 from nemo_vfm.train.lightning.best import KeepBest
@@ -23,6 +23,7 @@ from nemo_vfm.train.state.slots import LightningLogger, LoggerSource
 
 @needs_gpu({"accelerator": "auto"})
 @needs_gpu({"accelerator": "gpu"})
+@makes("checkpoints", "metrics.jsonl")
 class LightningFit(PlacedJob):
     """Trains a LightningModule of anybody's with Lightning's Trainer.
 

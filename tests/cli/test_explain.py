@@ -27,6 +27,7 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.config import DEFAULT_TRUST, Problem, Roots, trust_list
 from nemo_vfm.config.hints import is_protocol, signature
 from nemo_vfm.config.interpolate import resolve
+from nemo_vfm.config.locate import locate
 from nemo_vfm.config.recipe_check import Checker
 from nemo_vfm.config.slot_fit import member_names, required_methods
 from nemo_vfm.config.tree import plain
@@ -34,6 +35,7 @@ from nemo_vfm.config.yaml_source import parse
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.job import Job, made_by
 from tests.support.recipe_folder import PARTS, ROOT
 
 OURS = Roots.standard()
@@ -235,6 +237,13 @@ def test_a_name_of_two_classes_is_asked_back(kitchen, capsys):
     kitchen.write("conf/model/mine.yaml", "_target_: my_package.DiT\n")
     assert main(["explain", "DiT"]) == 2
     assert "  my_package.DiT\n  nemo_vfm.models.dit.DiT" in capsys.readouterr().err
+
+
+def test_every_job_but_one_that_writes_where_its_argument_says_tells_what_it_makes():
+    jobs = [name for name in found().components_for(Job) if name.startswith("nemo_vfm.")]
+    assert len(jobs) > 30
+    silent = {name.rpartition(".")[2] for name in jobs if not made_by(locate(name, DEFAULT_TRUST))}
+    assert silent <= {"Workflow", "WriteEnergon", "Experiment"}
 
 
 def test_only_components_that_are_meant_to_fit_two_unrelated_protocols():

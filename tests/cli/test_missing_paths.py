@@ -110,6 +110,29 @@ def test_what_a_later_step_makes_and_what_no_step_makes_is_not_there(desk, capsy
     assert "there is no runs/mine/c/model on this machine (" in said and "a/shards" not in said
 
 
+MADE = """\
+_target_: nemo_vfm.workflow.Workflow
+defaults: [{steps.a.steps.films: recipe:synthetic/shapes.yaml}, {steps.b: recipe:curation/encode.yaml},
+           {steps.c: recipe:curation/encode.yaml}, {steps.d: recipe:curation/clips.yaml}]
+steps:
+  a: {_target_: nemo_vfm.workflow.Workflow}
+  b: {shards: "${run_dir}/a/films/clips/x.tar"}
+  c: {shards: "${run_dir}/b/shardz"}
+  d: {source: {path: "${run_dir}/a/films/film-01.mp4"}}
+"""
+
+
+@pytest.mark.parametrize("verb", ["check", "run"])
+def test_a_name_that_an_earlier_step_does_not_make_is_refused_with_those_that_it_makes(desk, capsys, verb):
+    (desk / "mine.yaml").write_text(MADE)
+    assert main([verb, "mine.yaml"]) == 2 and not (desk / "runs/mine/a").exists()
+    shown = capsys.readouterr()
+    said = " ".join((shown.out + shown.err).split())
+    assert "mine.yaml:6:15 steps.b.shards" in said and "step films makes no clips, but film-*, videos.json" in said
+    assert "mine.yaml:7:" in said and "step b makes no shardz; did you mean shards?" in said
+    assert said.count(" makes no ") == 2
+
+
 def test_an_empty_folder_and_one_behind_a_missing_one_are_told_as_that(desk, capsys):
     (desk / "empty").mkdir()
     assert "empty is an empty folder" in checked(capsys, "curation/clips", "source.path=empty")[1]

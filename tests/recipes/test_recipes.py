@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.cli.main import main
-from nemo_vfm.config import compose
+from nemo_vfm.config import compose, read_values
 from nemo_vfm.config.hints import signature
 from nemo_vfm.config.locate import DEFAULT_TRUST, locate
 from nemo_vfm.config.roots import header
@@ -18,7 +18,7 @@ from nemo_vfm.config.tree import Map, Scalar
 from nemo_vfm.config.yaml_source import read
 from tests.recipes.conftest import Given
 from tests.support.cpu_megatron import megatron_on_cpu
-from tests.support.recipe_results import missing_files
+from tests.support.recipe_results import missing_files, undeclared_files
 from tests.support.repository import ROOT, yaml_files
 
 RECIPES = [str(path.relative_to(ROOT)) for path in yaml_files("recipes")]
@@ -67,6 +67,7 @@ def test_a_recipe_runs_small(recipe, given: Given, tmp_path: Path, capsys):
     assert (folder / "report.html").stat().st_size > 2000
     beside_input = "in the folder of" in header(ROOT / recipe).expected
     assert not missing_files(recipe, tmp_path if beside_input else folder)
+    assert not undeclared_files(folder, read_values((folder / "recipe.yaml").read_text(), "recipe.yaml"))
     assert main(["run", *words]) == 0
     assert "Nothing to do" in capsys.readouterr().out
 

@@ -12,7 +12,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from nemo_vfm.config.locate import locate
 from nemo_vfm.config.roots import header
+from nemo_vfm.core.types.job import DONE, LOCK, RECORDS, made_by
+from nemo_vfm.core.types.json_value import Json
 from tests.support.repository import ROOT, where, yaml_files
 
 UNMEASURED = "no reference result yet"
@@ -198,3 +201,16 @@ def missing_files(recipe: str, folder: Path) -> list[str]:
     return [
         name for name, pattern in wanted.items() if not any(fnmatchcase(f"/{path}", f"*/{pattern}") for path in paths)
     ]
+
+
+#: What jobs keep for themselves: to go on after a kill, or for the report.
+_OWN = ("work", "portions", "plan.json", "*.lock", LOCK, DONE, *RECORDS)
+
+
+def undeclared_files(folder: Path, job: Json) -> list[str]:
+    """What jobs left in their folders and their classes do not say that they make, unless the recipe names it."""
+    if "steps" in job:
+        return [name for step, below in job["steps"].items() for name in undeclared_files(folder / step, below)]
+    names, text = (*made_by(locate(job["_target_"], ["nemo_vfm.", "nemo."])), *_OWN), json.dumps(job)
+    return [f"{folder.name}/{path.name}, by {job['_target_']}" for path in folder.iterdir()
+            if not any(fnmatchcase(path.name, name) for name in names) and f'/{path.name}"' not in text]  # fmt: skip

@@ -93,6 +93,10 @@ COMMON = {
         "files that include one another": Wrong("defaults: [{a: one}]\n" + W, files={
             "conf/a/one.yaml": "defaults: [{a: two}]\n", "conf/a/two.yaml": "defaults: [{a: one}]\n"}),
         "a file that is no recipe": Wrong(FLOW + "steps: {a: 'recipe:.netrc'}", files={".netrc": "login me\n"}),
+        "a name that an earlier step does not make": Wrong(
+            FLOW + "defaults: [{steps.clips: recipe:curation/clips}, {steps.latents: recipe:curation/encode}]\n"
+            "steps: {clips: {source: {path: films}}, latents: {shards: '${run_dir}/clips/shard'}}\n"
+        ),
         "a folder outside": Wrong(W + "run_dir: ../runs"),
         "a folder behind a link": Wrong(W + "run_dir: out/a", links={"out": "elsewhere"}),
         "a folder of git's": Wrong(W + "run_dir: .git/hooks"),

@@ -23,6 +23,7 @@ from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, plain
 from nemo_vfm.config.yaml_source import read
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import declared_packages, install_line
+from nemo_vfm.core.types.job import made_by
 from nemo_vfm.core.types.json_value import Json
 
 _WIDEST = 56  # a comment behind a longer line is not aligned with the others
@@ -54,6 +55,7 @@ class Explanation:
     yaml: str = ""  #: ready to paste; empty for a protocol
     packages: list[str] = field(default_factory=list)  #: optional packages that it needs, in words
     install: str = ""  #: the line that installs them; empty where it needs none
+    makes: tuple[str, ...] = ()  #: of a job: what it makes in its run folder
 
     def to_json(self) -> Json:
         """For machines."""
@@ -69,7 +71,7 @@ class Explanation:
             "places": [{"slots": [_slot_json(slot) for slot in one.slots], "ingredients": one.ingredients,
                         "filled_by": one.filled_by} for one in self.places],
             "yaml": self.yaml,
-            "packages": self.packages, "install": self.install,
+            "packages": self.packages, "install": self.install, "makes": [*self.makes],
         }  # fmt: skip
 
 
@@ -122,8 +124,10 @@ def _component(found: Catalogue, roots: Roots, name: str) -> Explanation:
     install = install_line(module for need in needs for module in need.modules)
     made = {slot: [choice for choice, kind in roots.targets(slot).items() if kind == name] for slot in slots_of(roots)}
     made = {slot: names for slot, names in made.items() if names}
-    return Explanation(name, summary(target), arguments, found.slots_for(name), made, yaml=yaml,
-                       packages=[str(need) for need in needs if need.modules], install=install)  # fmt: skip
+    return Explanation(
+        name, summary(target), arguments, found.slots_for(name), made, yaml=yaml,
+        packages=[str(need) for need in needs if need.modules], install=install, makes=made_by(target),
+    )  # fmt: skip
 
 
 def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:

@@ -158,6 +158,8 @@ def _write(paper: Terminal, found: "Explanation") -> None:
     for slot, choices in found.ingredients.items():
         if rest := [choice for choice in choices if choice not in told]:
             paper.prose(f"conf/{slot}: {', '.join(rest)}", 2)
+    if found.makes:
+        paper.prose(f"Makes in its run folder: {', '.join(found.makes)}", 2)
     for package in found.packages:
         paper.prose(f"Needs: {package}", 2)
     if found.install:

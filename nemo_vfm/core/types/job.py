@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from nemo_vfm.core.types.json_value import Json
 
@@ -55,6 +55,26 @@ class Job(Protocol):
     def run(self, run: Run) -> Outcome:
         """Do the work inside `run.folder`; called again after a kill, resume where it stopped."""
         ...
+
+
+Made = TypeVar("Made", bound=type)
+_MAKES = "_makes"
+
+
+def makes(*names: str) -> Callable[[Made], Made]:
+    """Mark a job's class with the files and folders in its run folder that other jobs may read, records apart."""
+
+    def mark(kind: Made) -> Made:
+        setattr(kind, _MAKES, names)
+        return kind
+
+    return mark
+
+
+def made_by(target: object) -> tuple[str, ...]:
+    """What a job of this class makes; nothing where its class does not say."""
+    names: tuple[str, ...] = getattr(target, _MAKES, ())
+    return names
 
 
 @runtime_checkable

@@ -20,7 +20,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info, track, warn
 from nemo_vfm.core.storage.files import read_json, write_json
 from nemo_vfm.core.storage.uri import Place, place
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.curate.examine.findings import fingerprint
 from nemo_vfm.data.shards.sample_members import IMAGES
 from nemo_vfm.data.shards.shard_files import ShardSet
@@ -89,6 +89,7 @@ def compare(keys: Sequence[str], captions: Vectors, clips: Vectors) -> CaptionFi
     return CaptionFit(len(keys), mean, float((0.5 - mean) / spread), float(own_N.mean()), float(shuffled), suspects)
 
 
+@makes("caption_check.json")
 class CheckCaptions:
     """Compares the captions of finished clip shards with their pictures, true pairs against all others.
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nemo_vfm.core.optional import needs_packages, require
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 
 _PURPOSE = "models of random weights"
 _SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<image>"]
@@ -26,6 +26,7 @@ _CHAT = (
 
 
 @needs_packages("transformers", "tokenizers")
+@makes("aesthetic_head.safetensors", "transnet", "clip", "vlm")
 class RandomModels:
     """Writes `clip/`, `aesthetic_head.safetensors`, `vlm/` and `transnet/` into the run folder."""
 

@@ -18,7 +18,7 @@ from nemo_vfm.core.log import bar, warn
 from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.storage.files import atomic_path, is_full, read_json, sha256_text, write_bytes, write_json
 from nemo_vfm.core.storage.folder_walk import files_below, is_taken, text_name
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.findings import fingerprint
 from nemo_vfm.curate.output.write_outputs import remove_unfinished
@@ -43,6 +43,7 @@ Record = dict[str, Any]
 
 
 @needs_packages("tifffile", "imagecodecs")
+@makes("images", "restored", "restored.json", "images.json")
 class DestripeImages:
     """Takes stripes out of TIFF and PNG images of 8 or 16 bits or float32, and writes them below `images/`.
 

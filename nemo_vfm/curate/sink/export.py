@@ -10,7 +10,7 @@ from nemo_vfm.core.errors import NothingKept, UserError
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.storage.uri import Place, place
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.findings import fingerprint
 from nemo_vfm.curate.output.write_outputs import read_marker, replaced_folder, shards_digest
@@ -65,6 +65,7 @@ def note_captions(written: Written, missing: int, consequence: str) -> None:
         written.notes.append(f"{missing} of {written.written} clips have no caption: {consequence}")
 
 
+@makes("dataset", "export.json")
 class Export:
     """Writes curated clips in the layout of another framework, into `dataset/` of the run folder.
 

@@ -21,7 +21,7 @@ from nemo_vfm.core.network.chat import Chat, EndpointChat
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.write_path import WritePath
-from nemo_vfm.core.types.job import Needs, Outcome, Run
+from nemo_vfm.core.types.job import Needs, Outcome, Run, makes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.programs.program_runner import ProgramRunner, row_of
 from nemo_vfm.synth.programs.prompt_template import Prompt
@@ -52,6 +52,7 @@ class _Rows:
         return len(self.kept) + self.dropped.total() + self.failed.total()
 
 
+@makes("rows.jsonl", "rows.parquet", "answers.jsonl", "ledger.json")
 class Synthesize:
     """Writes `rows.jsonl`, `rows.parquet` and `ledger.json`; answers are kept in `answers.jsonl`.
 

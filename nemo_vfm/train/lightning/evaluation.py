@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.types.factory import Factory
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.core.types.training_data import LightningData
 from nemo_vfm.train.callbacks.callback import LightningCallback
 from nemo_vfm.train.lightning.devices import Devices, PlacedJob, Placement, alone
@@ -41,6 +41,7 @@ class _Evaluation(PlacedJob):
 
 @needs_gpu({"accelerator": "auto"})
 @needs_gpu({"accelerator": "gpu"})
+@makes("figures.json")
 class LightningTest(_Evaluation):
     """Tests a LightningModule of anybody's: its `test_step` over the test loaders. `figures.json` has the figures.
 
@@ -65,6 +66,7 @@ class LightningTest(_Evaluation):
 
 @needs_gpu({"accelerator": "auto"})
 @needs_gpu({"accelerator": "gpu"})
+@makes("figures.json")
 class LightningValidate(_Evaluation):
     """Validates a LightningModule of anybody's: its `validation_step` over the validation loaders. See `LightningTest`.
 
@@ -86,6 +88,7 @@ class LightningValidate(_Evaluation):
 
 @needs_gpu({"accelerator": "auto"})
 @needs_gpu({"accelerator": "gpu"})
+@makes("predictions.parquet", "figures.json")
 class LightningPredict(_Evaluation):
     """Writes what `predict_step` of a LightningModule returns to `predictions.parquet`, a row a sample.
 
