@@ -76,7 +76,8 @@ def _read(folder: Path, peers: object) -> tuple[Sequence[str], int, int, int]:
     data.share_with(peers)
     data.start(seed=0, first_batch=0)
     source = data.by_number()
-    entries = [one for index in range(BATCHES) for one in source.reader.entries(source.samples(index).ids)]
+    chosen = (source.schedule.samples(index, 0, 1) for index in range(BATCHES))
+    entries = [entry for samples in chosen for entry in source.reader.entries(samples.ids)]
     needed = sum(entry.members[name][1] for entry in entries for name in (LATENTS, TEXT))
     inner, inner_into = LocalShard.read, LocalShard.read_into
 
