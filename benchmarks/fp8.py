@@ -95,7 +95,7 @@ def gap(seeds: int, spec: Fp8, steps: int, in_fp32: list[list[float]]) -> float:
 @contextmanager
 def unscaled_gradients() -> Iterator[None]:
     """A fault: gradients of a mean loss, as other frameworks have them, in E4M3 without a scale."""
-    kept = Operands.copies
+    kept = Operands.quantise_both_ways
 
     def faulty(self: Operands, x: Tensor, role: str, **which: bool) -> tuple[Quantised | None, Quantised | None]:
         if role != "gradient":
@@ -103,11 +103,11 @@ def unscaled_gradients() -> Iterator[None]:
         found = quantise_by(x, torch.tensor(1.0 / (BATCH * LENGTH)), E4M3)
         return found, Quantised(found.elements.T, found.scale)
 
-    Operands.copies = faulty  # type: ignore[assignment, method-assign]
+    Operands.quantise_both_ways = faulty  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
-        Operands.copies = kept  # type: ignore[method-assign]
+        Operands.quantise_both_ways = kept  # type: ignore[method-assign]
 
 
 def emulation_over_torchao(rounds: int) -> float:

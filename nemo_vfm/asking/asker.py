@@ -96,12 +96,12 @@ class Asker:
             self._prices[name] = Price(million_in=0.0, million_out=0.0)
             if isinstance(model, BudgetedModel):
                 self._prices[name] = self.budget.price_of(model.model_name())
-            elif self.budget.limits and not (isinstance(model, FreeModel) and model.is_free()):
+            elif self.budget.is_limited and not (isinstance(model, FreeModel) and model.is_free()):
                 raise ValueError(f"a budget needs the model's name and the longest answer, but {type(model).__name__} "
                                  "has no model_name() and longest_answer_tokens()")  # fmt: skip
 
     def price(self, model: str = "") -> Price:
-        """What one of the models costs; nothing where it has no price."""
+        """What one of the models costs; a zero price where it has none."""
         return self._prices[model]
 
     def ready(self) -> None:
@@ -115,7 +115,7 @@ class Asker:
         `questions` may have none for now: it is asked again after each reply, as long as any is under way.
 
         Raises:
-            BudgetSpent: the next question might cost more than is left.
+            BudgetExceeded: the next question might cost more than is left.
             UserError: the journal is in use; the service refuses us, or has refused everything for `pace.patience_s`.
         """
         with nullcontext() if self.journal is None else self.journal.open() as journal:
@@ -225,10 +225,10 @@ class Dispatch:
 
     def _send(self, lane: Lane, asked: PendingQuestion) -> bool:
         """Start an attempt; put it back, and say no, where the budget or the pace has no room."""
-        asked.cost = lane.cost(asked) if self._budget.limits else TokenCost()
+        asked.cost = lane.cost(asked) if self._budget.is_limited else TokenCost()
         if not self._budget.reserve(asked.cost):
             if not any(one.in_flight for one in self._lanes.values()):
-                raise self._budget.stop(asked.cost)
+                raise self._budget.exceeded_error(asked.cost)
             self._needs_budget = True  # what is under way may come to less than was reserved
             lane.wait(asked)
             return False

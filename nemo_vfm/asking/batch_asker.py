@@ -117,7 +117,7 @@ class BatchAsker:
 
         Raises:
             BatchPending: some have none; their requests are written.
-            BudgetSpent: the next request might cost more than is left; those before it are written.
+            BudgetExceeded: the next request might cost more than is left; those before it are written.
             UserError: the journal is in use.
         """
         with self.journal.open() as journal:
@@ -145,7 +145,7 @@ class BatchAsker:
     def _write(self, waiting: dict[str, list[Question]]) -> Iterator[Failure]:
         """Write what was not written before; what must not be sent is a failure."""
         files = [*self.folder.glob("requests-*.jsonl")]
-        before, lines, stop = {key for file in files for key, _ in _entries(file) if key}, [], None
+        before, lines, exceeded = {key for file in files for key, _ in _entries(file) if key}, [], None
         for key in waiting.keys() & before:
             self.budget.reserve(self._cost(waiting[key][0]))
         for key in sorted(waiting.keys() - before):
@@ -158,7 +158,7 @@ class BatchAsker:
                 yield from (Failure(question, str(error), key) for question in waiting[key])
                 continue
             if not self.budget.reserve(cost):
-                stop = self.budget.stop(cost)
+                exceeded = self.budget.exceeded_error(cost)
                 break
             head = {"custom_id": key, "method": "POST", "url": "/v1/chat/completions"}
             lines.append(json.dumps(head).encode()[:-1] + b', "body": ' + body + b"}\n")
@@ -167,8 +167,8 @@ class BatchAsker:
             data = b"".join(group)
             written.append(f"requests-{hashlib.sha256(data).hexdigest()[:12]}.jsonl")
             write_bytes(self.folder / written[-1], data)
-        if stop is not None:
-            raise stop
+        if exceeded is not None:
+            raise exceeded
         if written or waiting.keys() & before:
             wrote = f"wrote {', '.join(written)} to {self.folder}. " if written else ""
             raise BatchPending(
@@ -177,6 +177,6 @@ class BatchAsker:
             )
 
     def _cost(self, question: Question) -> TokenCost:
-        if not self.budget.limits:
+        if not self.budget.is_limited:
             return TokenCost()
         return self._price.cost(estimated_tokens(question.build_messages()), self.chat.longest_answer_tokens())

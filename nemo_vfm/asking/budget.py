@@ -10,10 +10,11 @@ from nemo_vfm.core.types.json_value import Json
 
 _BYTES_PER_TOKEN = 3  # fewer than the 4 of English text, so that a question rarely costs more than was reserved
 _MEDIA_TOKENS = 1500  # a picture or a window of video
+_MESSAGE_TOKENS = 4  # what a chat format puts around each message
 
 
-class BudgetSpent(UserError):
-    """The next question might cost more than is left. Every answer is kept; with more budget the run goes on."""
+class BudgetExceeded(UserError):
+    """The next question might cost more than is left. Every answer is kept; with a larger budget the run continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +56,14 @@ class Price:
 
 
 class Budget:
-    """What questions may cost, answers of earlier runs that are used again included. Without limits it only counts.
+    """Limits the cost of questions, including reused answers of earlier runs. Without limits it only counts.
 
-    All askers that are given the same budget share it. Threads may, too.
+    Askers given the same budget share it; it is thread-safe.
 
     Args:
-        tokens: of questions and answers together; None does not limit them.
-        money: in the currency of the prices; None does not limit it.
-        prices: by model, as its service calls it. Where money is limited, a model without one is refused.
+        tokens: of questions and answers together; None sets no limit.
+        money: in the currency of the prices; None sets no limit.
+        prices: by model, as its service calls it. If money is limited, a model without one is refused.
     """
 
     def __init__(
@@ -74,15 +75,15 @@ class Budget:
         self.spent, self._reserved, self._lock = TokenCost(), TokenCost(), threading.Lock()
 
     @property
-    def limits(self) -> bool:
+    def is_limited(self) -> bool:
         """Whether anything is limited."""
         return self.tokens is not None or self.money is not None
 
     def price_of(self, model: str) -> Price:
-        """The price of a model; nothing where there is none and money is not limited.
+        """The price of a model; a zero price where there is none.
 
         Raises:
-            ValueError: money is limited, and there is no price.
+            ValueError: there is none, and money is limited.
         """
         if model not in self.prices and self.money is not None:
             known = ", ".join(sorted(self.prices)) or "none"
@@ -92,33 +93,33 @@ class Budget:
         return self.prices.get(model, _FREE)
 
     def reserve(self, cost: TokenCost) -> bool:
-        """Set it aside; False, and nothing is, where spent, reserved and this would be too much."""
+        """Reserve a cost. False, reserving nothing, if a limit would be exceeded."""
         with self._lock:
-            spent = self.spent + self._reserved + cost
+            total = self.spent + self._reserved + cost
             # Sums of floats are off in the last digits, and the whole budget may be spent.
-            if self.money is not None and spent.money > self.money * (1 + 1e-9):
+            if self.money is not None and total.money > self.money * (1 + 1e-9):
                 return False
-            if self.tokens is not None and spent.tokens > self.tokens:
+            if self.tokens is not None and total.tokens > self.tokens:
                 return False
             self._reserved += cost
             return True
 
     def settle(self, reserved: TokenCost, actual: TokenCost) -> None:
-        """Replace a reservation by what it came to; a service that counts nothing is taken to have used it all."""
+        """Replace a reservation by the actual cost; if the service reports no usage, charge the whole reservation."""
         with self._lock:
             self._reserved -= reserved
             self.spent += actual if actual.tokens else reserved
 
     def release(self, reserved: TokenCost) -> None:
-        """Give a reservation back: the question was not answered, and cost nothing."""
+        """Release a reservation: the question was not answered, and cost nothing."""
         with self._lock:
             self._reserved -= reserved
 
-    def stop(self, next_one: TokenCost) -> BudgetSpent:
+    def exceeded_error(self, next_one: TokenCost) -> BudgetExceeded:
         """The error that says what was spent, and what to do."""
         money = "" if self.money is None else f", {self.spent.money:.4g} of {self.money:g} in money"
         tokens = "" if self.tokens is None else f" of {self.tokens:,}"
-        return BudgetSpent(
+        return BudgetExceeded(
             f"the budget is spent: {self.spent.tokens:,}{tokens} tokens{money}, and the next question may take "
             f"{next_one.tokens:,} tokens. Every answer is kept: raise the budget and run again to continue"
         )
@@ -129,7 +130,7 @@ _FREE = Price(million_in=0.0, million_out=0.0)
 
 def estimated_tokens(messages: Messages) -> int:
     """About how many tokens messages have; a service counts them only afterwards."""
-    return sum(_tokens(message) + 4 for message in messages)
+    return sum(_tokens(message) + _MESSAGE_TOKENS for message in messages)
 
 
 def _tokens(part: Json) -> int:

@@ -1,6 +1,6 @@
 """Packs latents of different shapes as rows of one tensor, and unpacks them again.
 
-Shape letters: B batch, C channels, T frames, H height, W width, X positions of one sample after another.
+Shape letters: B batch, C channels, T frames, H height, W width, X latent positions, samples concatenated.
 """
 
 import math
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 Size = tuple[int, int, int]
 
 
-def rows_of(latents_BCTHW: "Tensor") -> "Tensor":
-    """(X, C): one sample after another, in each the time slowest and the width fastest."""
+def pack_latents(latents_BCTHW: "Tensor") -> "Tensor":
+    """Flatten to (X, C): sample by sample; within each, T is slowest and W fastest."""
     return latents_BCTHW.movedim(1, -1).flatten(0, 3)
 
 
-def videos_of(rows_XC: "Tensor", sizes_THW: Sequence[Size]) -> "list[Tensor]":
+def unpack_latents(rows_XC: "Tensor", sizes_THW: Sequence[Size]) -> "list[Tensor]":
     """Each sample as (1, C, T, H, W), without a copy."""
     parts = rows_XC.split_with_sizes([math.prod(size) for size in sizes_THW])
     return [part.reshape(*size, -1).movedim(-1, 0)[None] for part, size in zip(parts, sizes_THW, strict=True)]

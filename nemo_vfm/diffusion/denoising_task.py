@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.latent_rows import rows_of, videos_of
+from nemo_vfm.core.latent_rows import pack_latents, unpack_latents
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.encoders import Codec, TextEncoder
@@ -91,7 +91,7 @@ class Denoise:
         if "sizes_N3" not in prepared.inputs:
             return self.objective.losses(**of, sigma_B=sigma_B)
         sizes = prepared.tensors()["sizes_N3"].tolist()
-        alone = zip(*(videos_of(rows_XC, sizes) for rows_XC in of.values()), strict=True)
+        alone = zip(*(unpack_latents(rows_XC, sizes) for rows_XC in of.values()), strict=True)
         each = zip(alone, sigma_B[:, None], strict=True)
         return torch.cat(
             [self.objective.losses(**dict(zip(of, one, strict=True)), sigma_B=level) for one, level in each]
@@ -100,7 +100,7 @@ class Denoise:
     def _pixels_and_latents(self, batch: Videos) -> tuple[Sequence[Tensor | None], Sequence[Tensor]]:
         """Of each sample (C, T, H, W): pixels in [-1, 1], or None where the batch has latents, and clean latents."""
         if isinstance(batch, PackedBatch):
-            latents = [one[0] for one in videos_of(batch.latents_XC.float(), batch.sizes_THW)]
+            latents = [one[0] for one in unpack_latents(batch.latents_XC.float(), batch.sizes_THW)]
             return [None] * len(batch), latents
         if batch.latents_BCTHW is not None:
             return [None] * len(batch), list(batch.latents_BCTHW.float())
@@ -196,7 +196,7 @@ def _collate(samples: Sequence[Mapping[str, Tensor]], packed: bool) -> dict[str,
     for name in samples[0]:
         own = [one[name] for one in samples]
         if packed and name.endswith("_BCTHW"):
-            joined[name.replace("_BCTHW", "_XC")] = torch.cat([rows_of(one) for one in own])
+            joined[name.replace("_BCTHW", "_XC")] = torch.cat([pack_latents(one) for one in own])
         else:
             joined[name] = torch.cat([one.flatten() for one in own] if packed and name == "noise_B" else own)
     return joined

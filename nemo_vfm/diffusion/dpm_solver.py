@@ -1,7 +1,8 @@
-"""Samples by DPM-Solver++(2M), and defines the logarithm in which its family counts steps.
+"""Samples by DPM-Solver++(2M), and defines the half log signal-to-noise ratio in which its family counts steps.
 
-These solvers step in l = ln(scale / sigma), half the log signal-to-noise ratio. In l, x / scale obeys the same equation
-as x in exponential.py. For EDM it is the same l; for flow matching it also stretches the noisy end.
+These solvers step in l = ln(scale / sigma), where x = scale * clean + sigma * noise; D is the network's estimate of the
+clean latents. In l, x / scale obeys the same equation as x in exponential.py. For EDM it is the same l; for flow
+matching it also stretches the noisy end.
 """
 
 import math
@@ -14,7 +15,7 @@ from torch import Tensor
 from nemo_vfm.diffusion.exponential import exponential_step
 from nemo_vfm.diffusion.sampler import Denoiser, FixedSteps, SampleResult
 
-_MIN_SCALE = 1e-6  # flow matching begins at scale 0, whose logarithm there is none of
+_MIN_SCALE = 1e-6  # flow matching starts at scale 0, where the logarithm is undefined
 
 
 @dataclass(eq=False, kw_only=True)
@@ -30,19 +31,22 @@ class DPM2M(FixedSteps):
     steps: int = 35
 
     def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> SampleResult:
-        """As if D were all the step what the last two estimates say of its middle."""
+        """Takes D as constant over the step, extrapolated to its midpoint from the last two estimates."""
         levels = [float(sigma) for sigma in sigmas]
-        x, before = levels[0] * noise.double(), None
+        x, previous = levels[0] * noise.double(), None
         for sigma, following in pairwise(levels):
-            clean, at = denoise(x, sigma), log_ratio(denoise, sigma)
-            middle = clean
-            if before is not None and following > 0:
-                step, step_before = log_ratio(denoise, following) - at, at - before[0]
-                middle = clean + step / (2 * step_before) * (clean - before[1])
-            x, before = exponential_step(x, sigma, following, middle), (at, clean)
+            clean, at = denoise(x, sigma), half_log_snr(denoise, sigma)
+            midpoint_clean = clean
+            if previous is not None and following > 0:
+                previous_at, previous_clean = previous
+                step, previous_step = half_log_snr(denoise, following) - at, at - previous_at
+                midpoint_clean = clean + step / (2 * previous_step) * (clean - previous_clean)
+            # A step with D constant is the same in l and in -ln sigma: scale is 1 (EDM) or 1 - sigma (flow matching),
+            # and scale' - scale sigma' / sigma = 1 - sigma' / sigma for both.
+            x, previous = exponential_step(x, sigma, following, midpoint_clean), (at, clean)
         return SampleResult(x, len(levels) - 1)
 
 
-def log_ratio(denoise: Denoiser, sigma: float) -> float:
+def half_log_snr(denoise: Denoiser, sigma: float) -> float:
     """l = ln(scale / sigma); infinite at sigma = 0."""
     return math.log(max(denoise.scale(sigma), _MIN_SCALE) / sigma) if sigma > 0 else math.inf

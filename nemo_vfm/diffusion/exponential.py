@@ -35,12 +35,13 @@ class RES2AB(FixedSteps):
         """D(t) = D + t (D - D before) / (length of the step before)."""
         levels = [float(sigma) for sigma in sigmas]
         x, slope = levels[0] * noise.double(), None
-        before: tuple[float, Tensor] | None = None
+        previous: tuple[float, Tensor] | None = None
         for sigma, following in pairwise(levels):
             clean = denoise(x, sigma)
-            if before is not None:
-                slope = (clean - before[1]) / math.log(before[0] / sigma)
-            x, before = exponential_step(x, sigma, following, clean, slope), (sigma, clean)
+            if previous is not None:
+                previous_sigma, previous_clean = previous
+                slope = (clean - previous_clean) / math.log(previous_sigma / sigma)
+            x, previous = exponential_step(x, sigma, following, clean, slope), (sigma, clean)
         return SampleResult(x, len(levels) - 1)
 
 

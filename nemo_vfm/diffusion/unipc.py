@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nemo_vfm.diffusion.dpm_solver import log_ratio
+from nemo_vfm.diffusion.dpm_solver import half_log_snr
 from nemo_vfm.diffusion.exponential import exponential_step, phi
 from nemo_vfm.diffusion.sampler import Denoiser, FixedSteps, SampleResult, positive
 
@@ -51,7 +51,7 @@ class UniPC(FixedSteps):
         levels = [float(sigma) for sigma in sigmas]
         x, seen, last = levels[0] * noise.double(), list[_CleanEstimate](), None
         for number, (sigma, following) in enumerate(pairwise(levels), start=1):
-            here = _CleanEstimate(log_ratio(denoise, sigma), denoise(x, sigma))
+            here = _CleanEstimate(half_log_snr(denoise, sigma), denoise(x, sigma))
             if last is not None:
                 x = self._step(denoise, *last, sigma, seen, here)
             left = len(levels) - number if levels[-1] == 0 else self.order
@@ -66,7 +66,7 @@ class UniPC(FixedSteps):
         """From `sigma` to `following` by the estimates `seen`, newest first, and the one `ahead` if it is known."""
         now, others = seen[0], seen[1:] + ([ahead] if ahead is not None else [])
         result = exponential_step(x, sigma, following, now.clean)
-        h = log_ratio(denoise, following) - now.at
+        h = half_log_snr(denoise, following) - now.at
         # What the difference of each other estimate from the newest counts, so that polynomials come out exactly.
         distances, weights = [other.at - now.at for other in others], list[float]()
         if len(distances) == 1:  # the paper's choice, which does not solve for the weight

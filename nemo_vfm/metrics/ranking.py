@@ -1,4 +1,4 @@
-"""Measures how well scores rank and how true they are as probabilities, from counts that add up over parts of a log.
+"""Computes AUC, calibration and log loss from counts that add up across parts of a log, and ranking metrics per group.
 
 `GroupedScores` ranks the samples of each user or session among each other, and averages over these groups. Where scores
 are equal, every order of their samples counts alike.
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-#: Logits beyond this count as this where scores are rounded, so that there is a largest number of distinct ones.
+#: Rounded logits are clamped to +-this, which bounds the number of distinct scores.
 MAX_LOGIT = 32.0
 _POSITIVE, _NEGATIVE, _PREDICTED, _LOSS = range(4)
-#: Of `GroupedScores`.
+#: Fields of `GroupedScores`.
 GROUPED_COLUMNS = ("group_N", "score_N", "label_N", "weight_N")
 
 
@@ -141,9 +141,9 @@ def _sum_by_score(score_N: Tensor, sums_N4: Tensor) -> ScoreCounts:
     return ScoreCounts(score_K, sums_N4.new_zeros(len(score_K), 4).index_add_(0, place_N, sums_N4))
 
 
-def _ratio(above: Tensor, below: Tensor) -> float:
+def _ratio(numerator: Tensor, denominator: Tensor) -> float:
     """NaN where it is not defined."""
-    return float(above / below) if below > 0 else math.nan
+    return float(numerator / denominator) if denominator > 0 else math.nan
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,29 +174,30 @@ class GroupedScores:
         """Measures of each group, float64 (G,), in the order of the groups' numbers; NaN where one is not defined.
 
         `weight`: sum of the weights. `auc`: needs both labels. `ndcg_K`: gains are the labels, the place p counts
-        1 / log2(p + 1) up to K. `recall_K`: share of the labels among the first K. `mrr`: 1 over the place of the first
-        label of at least 0.5, that is the mean place where it is one of several equal scores. The last three need a
-        positive label, and weights do not count in them.
+        1 / log2(p + 1) up to K. `recall_K`: share of the labels among the first K. `mrr`: 1 / expected position of the
+        first label of at least 0.5, with ties in random order. The last three need a positive label, and weights do not
+        count in them.
 
         The result depends on the samples alone, not on their order: each group is sorted and summed by itself.
         """
         columns = [column.numpy() for column in self.columns().values()]
-        order_N = np.lexsort((columns[3], columns[2], -columns[1].astype(np.float64), columns[0]))
+        group, score, label, weight = columns
+        order_N = np.lexsort((weight, label, -score.astype(np.float64), group))
         group_N, *sorted_N = (torch.from_numpy(column[order_N]) for column in columns)
         sizes_G = torch.unique_consecutive(group_N, return_counts=True)[1]
-        begins_G = sizes_G.cumsum(0) - sizes_G
+        start_G = sizes_G.cumsum(0) - sizes_G
         names = ("weight", "auc", "mrr", *(f"{what}_{k}" for k in top_k for what in ("ndcg", "recall")))
         found = {name: torch.full((len(sizes_G),), torch.nan, dtype=torch.float64) for name in names}
         # Groups of about one size are measured side by side, so that padding at most doubles the memory.
         level_G = sizes_G.double().log2().ceil()
         for level in level_G.unique().tolist():
-            at = (level_G == level).nonzero().squeeze(1)
-            place_T = torch.arange(int(sizes_G[at].max()))
-            inside_GT = place_T < sizes_G[at, None]
-            source_GT = (begins_G[at, None] + place_T).clamp(max=len(group_N) - 1)
+            members = (level_G == level).nonzero().squeeze(1)
+            place_T = torch.arange(int(sizes_G[members].max()))
+            inside_GT = place_T < sizes_G[members, None]
+            source_GT = (start_G[members, None] + place_T).clamp(max=len(group_N) - 1)
             score_GT, label_GT, weight_GT = (one[source_GT].double() for one in sorted_N)
             for name, value_G in _group_metrics(score_GT, label_GT, weight_GT, inside_GT, top_k).items():
-                found[name][at] = value_G
+                found[name][members] = value_G
         return found
 
     def measures(self, top_k: Sequence[int]) -> dict[str, float]:
@@ -224,10 +225,10 @@ def _mean(value_G: Tensor, weight_G: Tensor) -> float:
 def _group_metrics(
     score_GT: Tensor, label_GT: Tensor, weight_GT: Tensor, inside_GT: Tensor, top_k: Sequence[int]
 ) -> dict[str, Tensor]:
-    """Of groups whose samples are in falling order of scores, in front of padding."""
+    """See `GroupedScores.by_group`; samples of each group are in falling order of scores, padding follows them."""
     label_GT, weight_GT = label_GT.where(inside_GT, 0), weight_GT.where(inside_GT, 0)
-    begins_GT = (score_GT[:, 1:] != score_GT[:, :-1]) | (inside_GT[:, 1:] != inside_GT[:, :-1])
-    block_GT = torch.nn.functional.pad(begins_GT.cumsum(1), (1, 0))
+    starts_block_GT = (score_GT[:, 1:] != score_GT[:, :-1]) | (inside_GT[:, 1:] != inside_GT[:, :-1])
+    block_GT = torch.nn.functional.pad(starts_block_GT.cumsum(1), (1, 0))
 
     def summed(each_GT: Tensor) -> Tensor:
         return torch.zeros_like(label_GT).scatter_add_(1, block_GT, each_GT.double())
@@ -240,6 +241,8 @@ def _group_metrics(
     first_G1 = (hits_GK > 0).int().argmax(1, keepdim=True)
     above_GK = count_GK.cumsum(1) - count_GK
     above, count, hits = (one.gather(1, first_G1).squeeze(1) for one in (above_GK, count_GK, hits_GK))
+    # With ties in random order the first of h hits among n samples has the expected position (n + 1) / (h + 1). This is
+    # 1 over the expected position, not the expectation of 1 / position.
     found = {
         "weight": weight_GT.sum(1), "auc": won_G / pairs_G.where(pairs_G > 0, torch.nan),
         "mrr": (1 / (above + (count + 1) / (hits + 1))).where(hits > 0, torch.nan),

@@ -27,7 +27,7 @@ KINDS = {
     "AutoencoderKLWan": ("z_dim", "scale_factor_temporal", "scale_factor_spatial"),
     "AutoencoderKLCosmos": ("latent_channels", "temporal_compression_ratio", "spatial_compression_ratio"),
 }
-_WORDS = "the autoencoder of a pipeline"
+_DESCRIPTION = "the autoencoder of a pipeline"
 #: Models by fingerprint, loaded once per process, since codecs are sent between processes and hold only settings.
 #: diffusers' autoencoders cache features of earlier frames, so only one thread may use one at a time.
 _LOADED: dict[str, Any] = {}
@@ -35,13 +35,13 @@ _LOCK = Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class CodecSizes:
-    """The settings of an autoencoder in config.json."""
+class AutoencoderConfig:
+    """What an autoencoder's config.json says."""
 
-    kind: str  #: its class
+    kind: str  #: the name of its class in diffusers
     channels: int  #: latent channels
-    time: int  #: frames per latent frame; the first frame is a latent frame by itself
-    space: int  #: pixels per latent along a side
+    temporal_stride: int  #: frames per latent frame; the first frame is a latent frame by itself
+    spatial_stride: int  #: pixels per latent along a side
     #: latent means per channel, or per channel and latent frame with channels slowest; empty is 0
     mean: tuple[float, ...]
     std: tuple[float, ...]  #: latent standard deviations, in the same order; empty is 1
@@ -70,7 +70,7 @@ class DiffusersCodec:
             raise ValueError(f"scale must be above 0, got {scale}; 1 leaves latents unscaled")
         if tile is not None and tile < 1:
             raise ValueError(f"tile must be at least 1 pixel, got {tile}; null processes whole frames")
-        self.folder, self.scale, self.tile, self.precision = local(folder, _WORDS), scale, tile, precision
+        self.folder, self.scale, self.tile, self.precision = local(folder, _DESCRIPTION), scale, tile, precision
 
     @torch.no_grad()
     def encode(self, video_BCTHW: Tensor) -> Tensor:
@@ -93,45 +93,47 @@ class DiffusersCodec:
 
     def latent_shape(self, num_frames: int, height: int, width: int) -> tuple[int, int, int, int]:
         """The latent shape (C', T', H', W'), without reading weights; ValueError if the size does not fit."""
-        sizes = self.sizes()
-        sides = latent_sides(num_frames, height, width, sizes.time, sizes.space, "this autoencoder")
-        return sizes.channels, *sides
+        config = self.autoencoder_config()
+        strides = config.temporal_stride, config.spatial_stride
+        return config.channels, *latent_sides(num_frames, height, width, *strides, "this autoencoder")
 
     def fingerprint(self) -> str:
         """Identifies the model's bytes and settings."""
         dtype = str(Precision(self.precision).resolve()[0]).removeprefix("torch.")
-        return f"diffusers-codec/1 {fingerprint_of(self._where())} scale={self.scale} tile={self.tile} {dtype}"
+        files = fingerprint_of(self._autoencoder_folder())
+        return f"diffusers-codec/1 {files} scale={self.scale} tile={self.tile} {dtype}"
 
-    def sizes(self) -> CodecSizes:
-        """The settings in config.json."""
-        config = read_mapping(checked_folder(self._where()) / "config.json")
+    def autoencoder_config(self) -> AutoencoderConfig:
+        """The settings in config.json; DataError if it is of no autoencoder that is supported."""
+        folder = checked_folder(self._autoencoder_folder())
+        config = read_mapping(folder / "config.json")
         kind = str(config.get("_class_name") or "")
         if kind not in KINDS:
-            told = f"is of the class {kind[:60]}" if kind else "names no class of diffusers"
-            raise DataError(f"{self._where().name}/config.json {told}; supported are {', '.join(KINDS)}")
-        channels, time, space = (_count(config, key) for key in KINDS[kind])
+            problem = f"is of the class {kind[:60]}" if kind else "names no class of diffusers"
+            raise DataError(f"{folder.name}/config.json {problem}; supported are {', '.join(KINDS)}")
+        channels, temporal_stride, spatial_stride = (_count(config, key) for key in KINDS[kind])
         mean, std = _numbers(config, "latents_mean", channels), _numbers(config, "latents_std", channels)
         if len(mean) != len(std) or not all(std):
-            raise DataError(f"{self._where().name}/config.json has {len(mean)} latents_mean and {len(std)} "
+            raise DataError(f"{folder.name}/config.json has {len(mean)} latents_mean and {len(std)} "
                             f"latents_std, of which none may be 0")  # fmt: skip
-        return CodecSizes(kind, channels, time, space, mean, std)
+        return AutoencoderConfig(kind, channels, temporal_stride, spatial_stride, mean, std)
 
-    def _where(self) -> Path:
+    def _autoencoder_folder(self) -> Path:
         inner = self.folder / "vae"
         return inner if (self.folder / "model_index.json").is_file() and inner.is_dir() else self.folder
 
     def _statistics(self, latents_BCTHW: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and deviation, (1, C, 1 or T, 1, 1)."""
-        sizes, frames = self.sizes(), latents_BCTHW.shape[2]
-        if not sizes.mean:
+        config, frames = self.autoencoder_config(), latents_BCTHW.shape[2]
+        if not config.mean:
             return latents_BCTHW.new_zeros(1), latents_BCTHW.new_ones(1)
-        known = len(sizes.mean) // sizes.channels
+        known = len(config.mean) // config.channels
         if 1 < known < frames:
             raise ValueError(f"this autoencoder has means for {known} latent frames, got {frames}; use at most "
-                             f"{1 + (known - 1) * sizes.time} frames")  # fmt: skip
+                             f"{1 + (known - 1) * config.temporal_stride} frames")  # fmt: skip
         mean, std = (
-            torch.tensor(numbers, device=latents_BCTHW.device).view(1, sizes.channels, -1, 1, 1)[:, :, :frames]
-            for numbers in (sizes.mean, sizes.std)
+            torch.tensor(numbers, device=latents_BCTHW.device).view(1, config.channels, -1, 1, 1)[:, :, :frames]
+            for numbers in (config.mean, config.std)
         )
         return mean, std
 
@@ -142,40 +144,45 @@ class DiffusersCodec:
         return _LOADED[key].to(device)
 
     def offload(self) -> None:
+        """Move the weights to the CPU."""
         with _LOCK:
             if (model := _LOADED.get(self.fingerprint())) is not None:
                 model.to("cpu")
 
     def held_weights(self) -> HeldWeights:
-        kind = getattr(require("diffusers", purpose="an autoencoder of diffusers"), self.sizes().kind)
-        config = read_mapping(self._where() / "config.json")
+        """Bytes of the weights, counted without reading them."""
+        cls = getattr(require("diffusers", purpose="an autoencoder of diffusers"), self.autoencoder_config().kind)
+        folder = self._autoencoder_folder()
+        config = read_mapping(folder / "config.json")
+        # On a GPU, for which this counts, auto is bf16; on this machine it may be fp32.
         width = 4 if self.precision == "fp32" else 2
         try:
-            count = sum(parameter.numel() for parameter in on_meta(lambda: kind.from_config(config)).parameters())
+            count = sum(parameter.numel() for parameter in on_meta(lambda: cls.from_config(config)).parameters())
         except (ValueError, RuntimeError, TypeError) as error:
-            raise DataError(f"{self._where().name}/config.json describes no autoencoder: {str(error)[:300]}") from error
-        return HeldWeights(f"autoencoder {self._where()} in {width} bytes", width * count)
+            raise DataError(f"{folder.name}/config.json describes no autoencoder: {str(error)[:300]}") from error
+        return HeldWeights(f"autoencoder {folder} in {width} bytes", width * count)
 
-    @torch.inference_mode(False)
+    @torch.inference_mode(False)  # autograd refuses tensors that were made in it, and other callers get these, too
     def _load(self) -> Any:
         diffusers = require("diffusers", purpose="an autoencoder of diffusers")
-        kind = getattr(diffusers, self.sizes().kind)
+        folder, config = self._autoencoder_folder(), self.autoencoder_config()
+        cls = getattr(diffusers, config.kind)
         dtype = Precision(self.precision).resolve()[0]
         try:
-            # Strict, because diffusers would initialise a missing weight at random.
-            model, loading_info = kind.from_pretrained(
-                self._where(), torch_dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
+            model, loading_info = cls.from_pretrained(
+                folder, torch_dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
             )
         except (OSError, ValueError, RuntimeError, TypeError) as error:
-            raise DataError(f"{self._where().name} cannot be loaded: {str(error)[:300]}") from error
+            raise DataError(f"{folder.name} cannot be loaded: {str(error)[:300]}") from error
+        # diffusers only warns of a missing weight, and initialises it at random.
         if wrong := [
             name for key in ("missing_keys", "unexpected_keys", "mismatched_keys") for name in loading_info[key]
         ]:
-            raise DataError(f"{self._where().name} does not hold the weights that its config.json implies: "
+            raise DataError(f"{folder.name} does not hold the weights that its config.json implies: "
                             f"{', '.join(map(str, sorted(wrong)[:4]))}")  # fmt: skip
         if self.tile is not None:
-            step = 4 * self.sizes().space
-            if self.sizes().kind == "AutoencoderKLCosmos":
+            step = 4 * config.spatial_stride
+            if config.kind == "AutoencoderKLCosmos":
                 raise ValueError("diffusers ignores tiling when it encodes with Cosmos; leave tile out")
             if self.tile % step:
                 whole = max(self.tile // step, 1) * step

@@ -18,7 +18,7 @@ from nemo_vfm.models.pretrained import checked_folder, fingerprint_of
 from nemo_vfm.models.vision import Pictures, load_encoder, read_config
 from nemo_vfm.parallel.plan.static_memory import on_meta
 
-_WORDS, _CLASS = "the image encoder of a pipeline", "CLIPVisionModel"
+_DESCRIPTION, _CLASS = "the image encoder of a pipeline", "CLIPVisionModel"
 
 
 @needs_gpu()
@@ -35,8 +35,8 @@ class ClipImageTokens:
     """
 
     def __init__(self, *, folder: Path, processor: Path | None = None, layer: int = -2) -> None:
-        self.folder, self.layer = local(folder, _WORDS), layer
-        self.processor = self.folder if processor is None else local(processor, _WORDS)
+        self.folder, self.layer = local(folder, _DESCRIPTION), layer
+        self.processor = self.folder if processor is None else local(processor, _DESCRIPTION)
 
     @torch.no_grad()
     def image_tokens(self, image_CTHW: Tensor) -> Tensor:
@@ -52,6 +52,7 @@ class ClipImageTokens:
         return tokens
 
     def offload(self) -> None:
+        """Move the weights to the CPU."""
         if _load.cache_info().currsize:
             _load(self.folder, self.processor)[0].to("cpu")
 

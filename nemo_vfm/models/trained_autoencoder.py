@@ -100,7 +100,7 @@ class TrainedAutoencoder:
             self._chosen = chosen, self.weights or ("ema" if averaged else "model")
         return self._chosen
 
-    @torch.inference_mode(False)
+    @torch.inference_mode(False)  # autograd refuses tensors that were made in it, and other callers get these, too
     def _load(self, device: torch.device) -> CausalAutoencoder:
         with _LOCK:
             key = self.fingerprint()
@@ -122,11 +122,13 @@ class TrainedAutoencoder:
             return _LOADED[key].to(device)
 
     def offload(self) -> None:
+        """Move the weights to the CPU."""
         with _LOCK:
             if (model := _LOADED.get(self.fingerprint())) is not None:
                 model.to("cpu")
 
     def held_weights(self) -> HeldWeights:
+        """See `HoldsWeights`; they are in fp32."""
         count = sum(parameter.numel() for parameter in self._shape().parameters())
         return HeldWeights(f"autoencoder {self.trained}", 4 * count)
 

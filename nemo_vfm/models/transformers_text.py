@@ -296,10 +296,12 @@ class TransformersTextEncoder:
         return [self.template.replace("{caption}", caption) for caption in captions]
 
     def offload(self) -> None:
+        """Move the weights to the CPU."""
         if load.cache_info().currsize:
             load(self.folder, self.tokenizer, Precision(self.precision)).to(torch.device("cpu"))
 
     def held_weights(self) -> HeldWeights:
+        """Bytes of the weights, counted without reading them."""
         width, config = 4 if self.precision == "fp32" else 2, _config(self.folder)
         kind = _kind(require("transformers", purpose="A text encoder from a folder"), config)
         with _folder_errors(self.folder):

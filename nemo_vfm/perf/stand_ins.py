@@ -32,20 +32,21 @@ def fp8_products_of(*, gpu: bool) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(fp8_linear, "product", _native if gpu else _emulate_product))
         if gpu:
-            stack.enter_context(mock.patch.object(Operands, "copies", partialmethod(_copies, Operands.copies)))
+            replacement = partialmethod(_quantise_both_ways, Operands.quantise_both_ways)
+            stack.enter_context(mock.patch.object(Operands, "quantise_both_ways", replacement))
         yield
 
 
-def _copies(
+def _quantise_both_ways(
     self: Operands, otherwise: Callable[..., tuple[Quantised | None, Quantised | None]], x: Tensor, role: str, *,
-    by_row: bool = True, turned: bool = False,
+    rowwise: bool = True, columnwise: bool = False,
 ) -> tuple[Quantised | None, Quantised | None]:  # fmt: skip
     """Elements alone: scales are small, and a program holds what it computes with. Of bf16, as Triton's casts are."""
     if x.dtype != torch.bfloat16:
-        return otherwise(self, x, role, by_row=by_row, turned=turned)
+        return otherwise(self, x, role, rowwise=rowwise, columnwise=columnwise)
     x, dtype = x.contiguous(), self.dtype(role)
-    first = Quantised(torch.empty_like(x, dtype=dtype), x.new_empty(())) if by_row else None
-    second = Quantised(x.new_empty(x.shape[::-1], dtype=dtype), x.new_empty(())) if turned else None
+    first = Quantised(torch.empty_like(x, dtype=dtype), x.new_empty(())) if rowwise else None
+    second = Quantised(x.new_empty(x.shape[::-1], dtype=dtype), x.new_empty(())) if columnwise else None
     return first, second
 
 

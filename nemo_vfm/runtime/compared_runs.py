@@ -14,7 +14,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.report import comparison
 from nemo_vfm.report.comparison import ComparedRun
 from nemo_vfm.runtime import sweep_table
-from nemo_vfm.runtime.run_status import look
+from nemo_vfm.runtime.run_status import read_status
 
 _IGNORED = ("run_dir", "seed")  # where a run lies; and a seed stands in no recipe
 
@@ -43,7 +43,7 @@ def write_comparison(path: Path, title: str, folders: Mapping[str, Path]) -> Pat
         for row, value in zip(settings.values(), short if is_clear else values, strict=True):
             row[key] = value
     runs = [
-        ComparedRun(name, at, look(at).state, settings[name], read_json_object(at / STATUS).get("figures", {}))
+        ComparedRun(name, at, read_status(at).state, settings[name], read_json_object(at / STATUS).get("figures", {}))
         for name, at in folders.items()
     ]
     rows = [{"name": run.name, "figures": run.figures} for run in runs]

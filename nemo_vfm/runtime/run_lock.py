@@ -206,8 +206,8 @@ def _owner(text: str) -> Owner | None:
     except (ValueError, TypeError, RecursionError):
         return None
     texts = (found.host, found.born, found.world, found.token)
-    right = type(found.pid) is int and 0 < found.pid < 2**31 and all(isinstance(text, str) for text in texts)
-    return found if right else None
+    is_valid = type(found.pid) is int and 0 < found.pid < 2**31 and all(isinstance(text, str) for text in texts)
+    return found if is_valid else None
 
 
 def _read(path: Path) -> str:

@@ -19,7 +19,7 @@ from nemo_vfm.runtime.run_lock import holder
 
 MAX_DEPTH = 4  # a sweep's runs lie one deeper than others; links may lead in circles
 _MAX_BYTES = 4 << 20
-_LONGEST_STATE = 20
+_MAX_STATE_CHARS = 20
 _STEP = re.compile(r"[A-Za-z][\w-]*")
 
 
@@ -46,11 +46,11 @@ class RunLine:
     seed: int | None = None
     num_bytes: int = 0  #: on disk; what links point to is not counted
     error: str | None = None  #: what it ended with
-    last: float = 0.0
+    last: float = 0.0  #: last sign of life, seconds since 1970; the heartbeat, else the folder's mtime
     notes: list[str] = field(default_factory=list)  #: what could not be read
 
 
-def find(root: Path) -> list[Path]:
+def find_run_folders(root: Path) -> list[Path]:
     """The run folders below a folder, which may be one itself, and those folders in it that hold none."""
     return [root] if _is_run(root) else list(_below(root, MAX_DEPTH, {root.resolve()}))
 
@@ -75,18 +75,19 @@ def _is_submitted(folder: Path) -> bool:
     return (folder / LAUNCH / "launch.json").is_file()
 
 
-def look(folder: Path) -> RunLine:
-    """Everything about one folder."""
+def read_status(folder: Path) -> RunLine:
+    """Reads everything that `RunLine` shows about one folder."""
     line = RunLine(folder, "not a run", num_bytes=_size(folder), last=_mtime(folder))
     if not _is_run(folder):
         return line
-    manifest, status = (_object(folder / name, line.notes) for name in (MANIFEST, STATUS))
-    state = _text(status.get("state"), _LONGEST_STATE)
+    manifest, status = (_read_object(folder / name, line.notes) for name in (MANIFEST, STATUS))
+    _, is_alive = holder(folder)
+    state = _text(status.get("state"), _MAX_STATE_CHARS)
     if state is None and (folder / STATUS).exists():
         state = "damaged"
     elif state is None:
-        state = "running" if holder(folder)[1] else "prepared"
-    elif state == "running" and not holder(folder)[1]:
+        state = "running" if is_alive else "prepared"
+    elif state == "running" and not is_alive:
         state = "stalled"
     line.state = "submitted" if _is_submitted(folder) else state
     line.recipe, line.error = _text(manifest.get("recipe")), _text(status.get("error"))
@@ -126,7 +127,7 @@ def _newest(records: list[dict[str, Json]], name: str) -> float | None:
     return None
 
 
-def _object(file: Path, notes: list[str]) -> dict[str, Json]:
+def _read_object(file: Path, notes: list[str]) -> dict[str, Json]:
     """A file's JSON object; an empty one where there is none, with a note where it cannot be read."""
     try:
         found = read_json(file, _MAX_BYTES)
@@ -141,9 +142,9 @@ def _object(file: Path, notes: list[str]) -> dict[str, Json]:
     return found
 
 
-def _text(value: Json, longest: int = 2000) -> str | None:
-    """A text as one printable line: these files may be anybody's."""
-    return printable(value, longest).strip() if isinstance(value, str) else None
+def _text(value: Json, max_chars: int = 2000) -> str | None:
+    """A text as one printable line: these files are untrusted."""
+    return printable(value, max_chars).strip() if isinstance(value, str) else None
 
 
 def _whole(value: Json) -> int | None:
@@ -152,8 +153,8 @@ def _whole(value: Json) -> int | None:
 
 
 def _number(value: Json) -> float | None:
-    right = type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
-    return float(value) if right else None
+    is_valid = type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
+    return float(value) if is_valid else None
 
 
 def _time(value: Json) -> float | None:
@@ -186,12 +187,12 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _size(folder: Path) -> int:
-    total, waiting = 0, _entries(folder)
-    while waiting:
-        entry = waiting.pop()
+    total, pending = 0, _entries(folder)
+    while pending:
+        entry = pending.pop()
         with suppress(OSError):
             if entry.is_dir(follow_symlinks=False):
-                waiting += _entries(entry)
+                pending += _entries(entry)
             else:
                 total += entry.stat(follow_symlinks=False).st_blocks * 512
     return total

@@ -67,12 +67,12 @@ def gather_rows(folder: Path) -> Json:
     found = read(folder)
     if found is None:
         raise RunFolderError(f"{folder} holds no sweep: it has no {SWEEP}")
-    from nemo_vfm.runtime.run_status import look
+    from nemo_vfm.runtime.run_status import read_status
 
     for row in found["points"]:
         run = folder / row["name"]
         if (run / RECIPE).is_file():
-            line = look(run)
+            line = read_status(run)
             is_done = line.state == "done"
             row |= {
                 "state": line.state, "exit_status": 0 if is_done else None,

@@ -27,12 +27,12 @@ _MEASURED_BYTES = 16 << 20
 @needs_packages("tokenizers")
 @makes("tokenizer")
 class TrainTokenizer:
-    """Learns a tokenizer and writes it to `tokenizer/` of the run folder, whole or not at all.
+    """Trains a tokenizer and writes it to `tokenizer/` of the run folder, complete or not at all.
 
     Args:
-        documents: what it learns from.
-        learner: how.
-        share: of the documents that are taken, above 0; which ones is a function of the run's seed.
+        documents: to train on.
+        learner: the kind of tokenizer, and its settings.
+        share: fraction of the documents to train on, in (0, 1]; the run's seed selects them.
     """
 
     def __init__(self, *, documents: Documents, learner: Learner, share: float = 1.0) -> None:
@@ -41,33 +41,33 @@ class TrainTokenizer:
         self.documents, self.learner, self.share = documents, learner, share
 
     def run(self, run: Run) -> Outcome:
-        """Learn, measure, and rename the folder into place; the manifest is written last."""
+        """Train, measure, and rename the folder into place; the manifest is written last."""
         target = run.folder / "tokenizer"
-        made_of = self._made_of(run.seed)
-        if (known := _manifest(target)) is not None and known.get("made_of") == made_of:
-            return _outcome(known, did_nothing=True)
+        provenance = self._provenance(run.seed)
+        if (previous := _read_intact(target)) is not None and previous.get("made_of") == provenance:
+            return _outcome(previous, did_nothing=True)
         working = run.folder / ".tokenizer.tmp"
         shutil.rmtree(working, ignore_errors=True)
         working.mkdir(parents=True)
         skipped, read = Counter[str](), Counter[str]()
-        log.info(f"learning a tokenizer from {self.documents.path}")
+        log.info(f"training a tokenizer on {self.documents.path}")
         texts = self._texts(run.seed, skipped, read)
-        if (first := next(texts, None)) is None:  # libraries answer this each in their own words, or not at all
+        if (first := next(texts, None)) is None:  # libraries fail differently on empty input, or not at all
             raise NothingKept(f"there is no document with text in {self.documents.path}: {dict(skipped)}")
         self.learner.learn(itertools.chain([first], texts), working)
-        written = self._figures(working, run.seed) | {"documents": read["documents"], "bytes": read["bytes"]}
-        found = written["vocab_size"]
-        if found < (requested := int(self.learner.settings().get("vocab_size", found))):
-            log.warn(f"{requested:,} tokens were requested, but these texts yield only {found:,}; a "
+        written = self._measure(working, run.seed) | {"documents": read["documents"], "bytes": read["bytes"]}
+        vocab_size = written["vocab_size"]
+        if vocab_size < (requested := int(self.learner.settings().get("vocab_size", vocab_size))):
+            log.warn(f"{requested:,} tokens were requested, but these texts yield only {vocab_size:,}; a "
                      f"model with the requested size works, but some of its embeddings are never trained")  # fmt: skip
-        manifest = {"schema": SCHEMA, "made_of": made_of, **written, "skipped": dict(skipped)}
+        manifest = {"schema": SCHEMA, "made_of": provenance, **written, "skipped": dict(skipped)}
         write_json(working / MANIFEST, manifest)
         shutil.rmtree(target, ignore_errors=True)
         working.rename(target)
         sync(run.folder)
         return _outcome(manifest, did_nothing=False)
 
-    def _made_of(self, seed: int) -> Json:
+    def _provenance(self, seed: int) -> Json:
         libraries = dict.fromkeys(("tokenizers", "sentencepiece"), "absent")
         for name in libraries:
             with suppress(PackageNotFoundError):
@@ -81,13 +81,14 @@ class TrainTokenizer:
 
     def _texts(self, seed: int, skipped: Counter[str], read: Counter[str]) -> Iterator[str]:
         for number, text in enumerate(self.documents.texts(skipped)):
+            # derive returns 63 bits.
             if self.share == 1 or derive(seed, "tokenizer", number) < self.share * 2**63:
                 read["documents"] += 1
                 read["bytes"] += len(text.encode(errors="replace"))
                 yield text
 
-    def _figures(self, folder: Path, seed: int) -> dict[str, Json]:
-        """Size and compression, on the first texts that it learnt from."""
+    def _measure(self, folder: Path, seed: int) -> dict[str, Json]:
+        """Size and compression, on the first texts that it was trained on."""
         tokenizer, measured = FolderTokenizer(folder=folder), Counter[str]()
         for text in self._texts(seed, Counter(), measured):
             measured["words"] += len(text.split())
@@ -103,13 +104,14 @@ class TrainTokenizer:
         }  # fmt: skip
 
 
-def _manifest(folder: Path) -> dict[str, Json] | None:
+def _read_intact(folder: Path) -> dict[str, Json] | None:
+    """A tokenizer's manifest; None where it cannot be read, or a file is not the one that it lists."""
     try:
-        found = read_json(folder / MANIFEST)
-        whole = all(sha256_file(folder / name) == digest for name, digest in found["files"].items())
+        manifest = read_json(folder / MANIFEST)
+        intact = all(sha256_file(folder / name) == digest for name, digest in manifest["files"].items())
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return None
-    return found if whole else None
+    return manifest if intact else None
 
 
 def _outcome(manifest: dict[str, Json], *, did_nothing: bool) -> Outcome:

@@ -15,7 +15,7 @@ import pytest
 from nemo_vfm.asking import attempt
 from nemo_vfm.asking.asker import Asker
 from nemo_vfm.asking.attempt import Attempts, PendingQuestion, Retry
-from nemo_vfm.asking.budget import Budget, BudgetSpent, Price, TokenCost
+from nemo_vfm.asking.budget import Budget, BudgetExceeded, Price, TokenCost
 from nemo_vfm.asking.journal import Journal
 from nemo_vfm.asking.pace import ConcurrencyLimit, Pace
 from nemo_vfm.asking.question import Failure, Question, Reply
@@ -325,7 +325,7 @@ def test_a_budget_stops_the_run_before_it_is_exceeded_and_more_of_it_goes_on(tmp
     chat = MadeChat()
     asker = Asker(chat=chat, journal=Journal(file=tmp_path / "answers.jsonl"), budget=Budget(tokens=200))
     found = []
-    with pytest.raises(BudgetSpent, match=r"of 200 tokens.*run again"):
+    with pytest.raises(BudgetExceeded, match=r"of 200 tokens.*run again"):
         found.extend(asker.ask(numbered(40)))
     assert asker.budget.spent.tokens == 15 * len(chat.asked) <= 200 and len(chat.asked) >= 9
     more = MadeChat()
@@ -336,7 +336,7 @@ def test_a_budget_stops_the_run_before_it_is_exceeded_and_more_of_it_goes_on(tmp
 def test_answers_of_before_count_for_the_budget(tmp_path):
     asked(MadeChat(), numbered(10), tmp_path)
     chat = MadeChat()
-    with pytest.raises(BudgetSpent, match="150 of 200 tokens"):
+    with pytest.raises(BudgetExceeded, match="150 of 200 tokens"):
         asked(chat, numbered(11), tmp_path, budget=Budget(tokens=200))
     assert not chat.asked
 
@@ -383,7 +383,7 @@ def test_askers_share_a_budget_each_at_the_price_of_its_model():
     asked(MadeChat(), numbered(3), budget=budget)
     asked(MadeChat(name="judge"), numbered(4), budget=budget, pace=Pace(most=1))
     assert budget.spent == TokenCost(70, 35, pytest.approx(3 * 1.0 + 4 * 5.0))
-    with pytest.raises(BudgetSpent, match=r"in money"):
+    with pytest.raises(BudgetExceeded, match=r"in money"):
         asked(MadeChat(name="judge"), numbered(40), budget=budget)
     assert budget.spent.money <= 100.0
 

@@ -7,7 +7,7 @@ import pytest
 
 from nemo_vfm.asking.asker import Asker
 from nemo_vfm.asking.batch_asker import BatchAsker, BatchPending
-from nemo_vfm.asking.budget import Budget, BudgetSpent
+from nemo_vfm.asking.budget import Budget, BudgetExceeded
 from nemo_vfm.asking.journal import Journal
 from nemo_vfm.asking.question import Failure, Question, Reply
 from nemo_vfm.core.network.chat import Chat
@@ -157,10 +157,10 @@ def test_a_budget_stops_the_writing_of_requests_and_counts_what_is_known_or_writ
     def limited(tokens):
         return asker(tmp_path, budget=Budget(tokens=tokens))
 
-    with pytest.raises(BudgetSpent, match="the budget is spent"):
+    with pytest.raises(BudgetExceeded, match="the budget is spent"):
         list(limited(55).ask(questions("one", "two", "three", "four")))
     assert len(by_text(tmp_path)) == 3, "16 or 17 tokens each, 9 of them for the answer"
-    with pytest.raises(BudgetSpent):
+    with pytest.raises(BudgetExceeded):
         list(limited(55).ask(questions("one", "two", "three", "four")))
     assert len(by_text(tmp_path)) == 3, "those that are under way are paid for"
     deliver(tmp_path, result(next(iter(by_text(tmp_path).values()))))

@@ -50,10 +50,10 @@ def test_a_service_that_counts_nothing_is_taken_to_have_used_all():
     assert budget.spent == TokenCost(20, 30, 1.5)
 
 
-def test_the_stop_says_what_was_spent_and_what_to_do():
+def test_the_error_says_what_was_spent_and_what_to_do():
     budget = Budget(tokens=2000, money=1.0)
     budget.settle(TokenCost(), TokenCost(1000, 500, 0.2))
-    text = str(budget.stop(TokenCost(400, 300)))
+    text = str(budget.exceeded_error(TokenCost(400, 300)))
     assert "1,500 of 2,000 tokens, 0.2 of 1 in money" in text and "700 tokens" in text and "run again" in text
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from nemo_vfm.cli.planning import layout_ingredient, plan_page
+from nemo_vfm.cli.planning import plan_formats, plan_page
 from nemo_vfm.cli.planning.plan_request import PlannedSample, PlanRequest, parse_request, sample_of
 from nemo_vfm.cli.verbs import plan
 from nemo_vfm.cli.verbs.plan import with_cluster
@@ -263,7 +263,7 @@ def test_the_changes_that_are_advised_make_the_recipes_layout_the_one_that_was_p
     for own, wanted in itertools.product(layouts, layouts):
         for recompute in (True, False):
             choice, there = SimpleNamespace(plan=wanted, recompute=recompute), replace(request, written=own)
-            words = dict(word.split("=", 1) for word in layout_ingredient.changes(choice, there))
+            words = dict(word.split("=", 1) for word in plan_formats.overrides(choice, there))
             made = replace(own, **yaml.safe_load(words.pop("parallel", "{}")))
             assert words == ({} if recompute else {"engine.recompute": "none"})
             assert made.sizes == wanted.sizes and made.sequence == wanted.sequence

@@ -11,7 +11,7 @@ import pytest
 
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.runtime.run_lock import lock
-from nemo_vfm.runtime.run_status import look
+from nemo_vfm.runtime.run_status import read_status
 from tests.support.repository import ROOT
 
 COUNT = "_target_: @.Count\nduration: 4 steps\n"
@@ -116,7 +116,7 @@ def test_metrics_of_gigabytes_are_read_from_their_end(tmp_path):
     with (tmp_path / "metrics.jsonl").open("r+b") as file:
         file.seek(4 * 10**9 - 1)
         file.write(b"\n")
-    assert (look(tmp_path).step, look(tmp_path).loss) == (5, 0.5)
+    assert (read_status(tmp_path).step, read_status(tmp_path).loss) == (5, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_whatever_is_broken_there_is_a_line_for_it(tmp_path, name, text):
     for file in ("status.json", "manifest.json", "recipe.yaml"):
         (tmp_path / file).write_text("{}")
     (tmp_path / name).write_text(text)
-    assert look(tmp_path).state in ("damaged", "done")
+    assert read_status(tmp_path).state in ("damaged", "done")
 
 
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])

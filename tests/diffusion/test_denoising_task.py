@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.latent_rows import videos_of
+from nemo_vfm.core.latent_rows import unpack_latents
 from nemo_vfm.core.types.sample_batches import TokenBatch, VideoBatch
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.data.batching.packing import side_by_side
@@ -137,7 +137,7 @@ def test_a_packed_sample_has_the_noise_level_noise_text_and_loss_that_it_has_alo
     channels = 5 if isinstance(objective, UncertaintyWeighted) else 4
     output = torch.randn(len(whole.inputs["latents_XC"]), channels)
     losses = task(objective=objective).losses(output, whole)
-    seen = [videos_of(rows, SIZES) for rows in (whole.inputs["latents_XC"], whole.targets["noise"], output)]
+    seen = [unpack_latents(rows, SIZES) for rows in (whole.inputs["latents_XC"], whole.targets["noise"], output)]
     for n, (part, latents, noise, out) in enumerate(zip(parts, *seen, strict=True)):
         assert torch.equal(latents, part.inputs["latents_BCTHW"]) and torch.equal(noise, part.targets["noise"])
         assert losses[n] == task(objective=objective).losses(out, part)[0]

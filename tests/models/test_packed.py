@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from nemo_vfm.core.latent_rows import rows_of, videos_of
+from nemo_vfm.core.latent_rows import pack_latents, unpack_latents
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.blocks.video_tokens import TokenRow, noise_levels, row
 from nemo_vfm.models.st_dit import STDiT
@@ -29,7 +29,7 @@ def given(sizes=SIZES, dtype=torch.float32):
         for n, size in enumerate(sizes)
     ]  # fmt: skip
     packed = {name: torch.cat([one[name] for one in each]) for name in each[0] if name != "latents_BCTHW"}
-    packed["latents_XC"] = torch.cat([rows_of(one["latents_BCTHW"]) for one in each])
+    packed["latents_XC"] = torch.cat([pack_latents(one["latents_BCTHW"]) for one in each])
     return each, packed | {"sizes_N3": torch.tensor(sizes)}
 
 
@@ -37,7 +37,7 @@ def given(sizes=SIZES, dtype=torch.float32):
 def test_each_sample_gets_what_it_gets_alone(changes):
     each, packed = given()
     model = tiny(**changes)
-    found = videos_of(model(**packed), SIZES)
+    found = unpack_latents(model(**packed), SIZES)
     for one, out in zip(each, found, strict=True):
         torch.testing.assert_close(out, model(**one), rtol=1e-4, atol=1e-5)
 
@@ -49,24 +49,25 @@ def test_nothing_of_a_sample_reaches_another_and_everything_reaches_its_own(name
     changed = {**packed, name: packed[name].clone()}
     where = slice(32, 80) if name == "latents_XC" else slice(1, 2)  # of the second sample
     changed[name][where] *= 1.5
-    before, after = (videos_of(model(**one), SIZES) for one in (packed, changed))
+    before, after = (unpack_latents(model(**one), SIZES) for one in (packed, changed))
     assert [torch.equal(one, other) for one, other in zip(before, after, strict=True)] == [True, False, True, True]
 
 
 def test_a_pack_of_one_sample_is_that_sample():
     each, packed = given(SIZES[1:2])
     model = tiny(**PLAIN)
-    (alone,) = videos_of(model(**packed), SIZES[1:2])
+    (alone,) = unpack_latents(model(**packed), SIZES[1:2])
     torch.testing.assert_close(alone, model(**each[0]))
 
 
 def test_rows_are_samples_with_time_slowest_and_width_fastest():
     latents = torch.arange(2 * 3 * 2 * 2 * 3.0).reshape(2, 3, 2, 2, 3)
-    rows = rows_of(latents)
+    rows = pack_latents(latents)
     assert rows.shape == (24, 3) and rows[1].tolist() == latents[0, :, 0, 0, 1].tolist()
     assert rows[12 + 6 + 3].tolist() == latents[1, :, 1, 1, 0].tolist()
     assert all(
-        torch.equal(one, other) for one, other in zip(videos_of(rows, [(2, 2, 3)] * 2), latents.split(1), strict=True)
+        torch.equal(one, other)
+        for one, other in zip(unpack_latents(rows, [(2, 2, 3)] * 2), latents.split(1), strict=True)
     )
 
 
@@ -132,9 +133,9 @@ def test_the_order_in_a_pack_changes_nothing(order):
     each, _ = given(SIZES[:3])
     chosen = [each[n] for n in order]
     packed = {name: torch.cat([one[name] for one in chosen]) for name in each[0] if name != "latents_BCTHW"}
-    packed["latents_XC"] = torch.cat([rows_of(one["latents_BCTHW"]) for one in chosen])
+    packed["latents_XC"] = torch.cat([pack_latents(one["latents_BCTHW"]) for one in chosen])
     sizes = [SIZES[n] for n in order]
-    for n, out in zip(order, videos_of(model(**packed, sizes_N3=torch.tensor(sizes)), sizes), strict=True):
+    for n, out in zip(order, unpack_latents(model(**packed, sizes_N3=torch.tensor(sizes)), sizes), strict=True):
         torch.testing.assert_close(out, model(**each[n]), rtol=1e-4, atol=1e-5)
 
 
@@ -144,7 +145,7 @@ def test_a_pack_under_bf16_autocast_is_close_to_its_samples():
     model = tiny(**PLAIN)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         output = model(**packed)
-        alone = torch.cat([rows_of(model(**one)) for one in each])
+        alone = torch.cat([pack_latents(model(**one)) for one in each])
         output.float().square().mean().backward()
     assert output.dtype == torch.bfloat16
     torch.testing.assert_close(output, alone, rtol=0.05, atol=0.05)

@@ -9,7 +9,7 @@ import yaml
 from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.latent_rows import rows_of, videos_of
+from nemo_vfm.core.latent_rows import pack_latents, unpack_latents
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.blocks.layers import RMSNormAcrossHeads
 from nemo_vfm.models.convert.video import cosmos_family, wan_family
@@ -146,13 +146,13 @@ def test_packed_samples_with_given_frames_get_what_they_get_alone(name):
     peer = PEERS[name]
     model, given = ours_of(name, made(peer)), inputs(peer)
     packed = {key: value for key, value in given.items() if not key.endswith("BCTHW")}
-    packed["latents_XC"] = rows_of(given["latents_BCTHW"])
+    packed["latents_XC"] = pack_latents(given["latents_BCTHW"])
     if peer.condition:
-        packed["condition_XC"] = rows_of(given["condition_BCTHW"])
+        packed["condition_XC"] = pack_latents(given["condition_BCTHW"])
     packed["noise_B"] = packed["noise_B"].flatten()
     sizes = [(FRAMES, HEIGHT, WIDTH)] * 2
     with torch.no_grad():
-        found = torch.cat(videos_of(model(**packed, sizes_N3=torch.tensor(sizes)), sizes))
+        found = torch.cat(unpack_latents(model(**packed, sizes_N3=torch.tensor(sizes)), sizes))
         torch.testing.assert_close(found, model(**given), rtol=1e-4, atol=1e-5)
 
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from nemo_vfm.report.page import render
-from nemo_vfm.report.parts.section import with_labels
+from nemo_vfm.report.parts.section import with_data_labels
 from tests.support import fake_run
 
 TABLE = """<table class="counts"><thead><tr><th scope="col"></th><th scope="col" class="n">clips</th>
@@ -13,14 +13,14 @@ TABLE = """<table class="counts"><thead><tr><th scope="col"></th><th scope="col"
 
 
 def test_each_cell_has_its_columns_name_and_a_column_without_one_stays():
-    cells = re.findall(r"<td.*?</td>", with_labels(TABLE))
+    cells = re.findall(r"<td.*?</td>", with_data_labels(TABLE))
     assert cells == ['<td data-label="clips" class="n">1</td>', '<td data-label="sh&#34;are">2</td>',
                      "<td>b</td>", '<td data-label="clips">3</td>']  # fmt: skip
 
 
 def test_a_table_without_headings_and_other_html_stay():
     for html in ("<p><td>x</td></p>", "<table><tbody><tr><td>x</td></tr></tbody></table>"):
-        assert with_labels(html) == html
+        assert with_data_labels(html) == html
 
 
 def test_every_table_of_a_report_is_labelled(tmp_path: Path):

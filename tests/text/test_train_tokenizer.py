@@ -158,11 +158,13 @@ def test_every_setting_that_changes_a_tokenizer_is_part_of_what_it_is_made_of(tm
     jobs = [(TrainTokenizer(documents=source, learner=learners[0]), 0) for source in sources]
     jobs += [(TrainTokenizer(documents=sources[0], learner=learner), 0) for learner in learners[1:]]
     jobs += [(TrainTokenizer(documents=sources[0], learner=learners[0], share=0.5), seed) for seed in (0, 1)]
-    found = [json.dumps(job._made_of(seed)) for job, seed in jobs]
+    found = [json.dumps(job._provenance(seed)) for job, seed in jobs]
     assert len(set(found)) == len(found) == 10
-    assert len({json.dumps(TrainTokenizer(documents=sources[0], learner=learners[0])._made_of(n)) for n in (0, 1)}) == 1
+    assert (
+        len({json.dumps(TrainTokenizer(documents=sources[0], learner=learners[0])._provenance(n)) for n in (0, 1)}) == 1
+    )
     (path / "b.txt").write_text("more")
-    assert json.dumps(jobs[0][0]._made_of(0)) != found[0]
+    assert json.dumps(jobs[0][0]._provenance(0)) != found[0]
 
 
 @pytest.mark.parametrize(("kind", "base", "others"), [

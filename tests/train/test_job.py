@@ -11,6 +11,7 @@ import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -113,6 +114,7 @@ def test_killed_and_resumed_training_gives_bit_identical_weights(tmp_path: Path)
     train().run(Run(tmp_path / "whole", seed=3))
     code = f"""
 from pathlib import Path
+from typing import Any
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.shards.shard_folder import warn_that_none_is_held_out
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
@@ -139,6 +141,7 @@ def test_twenty_kills_at_any_moment_change_nothing(tmp_path: Path) -> None:
     train("4000 steps", every_steps=7).run(Run(tmp_path / "whole", seed=3))
     code = f"""
 from pathlib import Path
+from typing import Any
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.shards.shard_folder import warn_that_none_is_held_out
 from tests.train.test_job import train
@@ -273,6 +276,15 @@ def test_validation_is_reported_by_noise_bin_and_to_tensorboard(tmp_path: Path) 
     assert [line["step"] for line in measured] == [2, 4]
     assert {"val_loss/noise_0-0.2", "val_loss/noise_0.8-1"} & measured[0].keys()
     assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"every_steps": 0}, "every_steps must be at least 1, got 0"), ({"noise_edges": [0.5]}, "at least two borders"),
+    ({"noise_edges": [0.0, 0.5, 0.5, 1.0]}, "noise_edges must increase"), ({"top_k": [0]}, "1 or more"),
+], ids=str)  # fmt: skip
+def test_each_wrong_argument_of_a_validation_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Validate(**changes)
 
 
 def test_the_loss_by_noise_is_a_mean_by_weights_within_each_bin_of_the_recipe() -> None:

@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from nemo_vfm.cli.planning.layout_ingredient import changes
 from nemo_vfm.cli.planning.layout_words import count, digits, gib, large, layout, percent, size
+from nemo_vfm.cli.planning.plan_formats import overrides
 from nemo_vfm.cli.planning.plan_request import PlanRequest
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.held_weights import HELD
@@ -65,7 +65,7 @@ def tell(request: PlanRequest, answer: PlanResult, own: LayoutChoice | None, rec
             else f"{size(request.kept * request.checkpoint_bytes)} for the {request.kept} kept"
         )
         paper.prose(f"A checkpoint is {size(request.checkpoint_bytes)}, {kept}.", 2)
-        wanted = changes(best, request)
+        wanted = overrides(best, request)
         if wanted:
             paper.line("  nemo-vfm run " + shlex.join([recipe, *wanted]))
 
@@ -110,7 +110,7 @@ def words(request: PlanRequest, one: Remedy) -> list[str]:
     offload, gpu = OFFLOAD in one.settings, ["--gpu", one.gpu] if one.gpu else []
     others = [f"~{request.step}{NO_AVERAGE[1:]}" if name == NO_AVERAGE else f"{request.step}{name}"
               for name in one.settings if name != OFFLOAD]  # fmt: skip
-    return [*changes(one.choice, request, offload=offload), *others, *gpu]
+    return [*overrides(one.choice, request, offload=offload), *others, *gpu]
 
 
 def _write_heading(request: PlanRequest, answer: PlanResult) -> Iterator[str]:
@@ -192,9 +192,9 @@ def _rules(request: PlanRequest, answer: PlanResult) -> Iterator[str]:
     if not answer.ranked:
         return
     question, best = request.question, answer.ranked[0]
-    of = RuleSize(question.work.parameters, question.subject.tokens, question.machine.network.gpus_per_node)
-    for rule, follows in judge_layout(best.plan, of):
-        first = next((n for n, one in enumerate(answer.ranked, 1) if rule.followed(one.plan, of)), None)
+    rule_size = RuleSize(question.work.parameters, question.subject.tokens, question.machine.network.gpus_per_node)
+    for rule, follows in judge_layout(best.plan, rule_size):
+        first = next((n for n, one in enumerate(answer.ranked, 1) if rule.followed(one.plan, rule_size)), None)
         other = "" if follows else f"; the first that does is number {first}" if first else "; none that fits does"
         verdict = f"{'followed' if follows else 'not followed'}{other}"
         yield f"Rule {rule.number} of arXiv 2503.12964 ({rule.text}): {verdict}."

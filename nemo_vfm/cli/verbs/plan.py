@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         with suppress(UserError):
             own = planner.choice(request.own, recompute=request.recompute)
     if arguments.json:
-        from nemo_vfm.cli.planning.layout_ingredient import to_json
+        from nemo_vfm.cli.planning.plan_formats import to_json
 
         text = json.dumps(to_json(request, answer, own), indent=1, ensure_ascii=False, allow_nan=False)
         sys.stdout.write(f"{text}\n")
@@ -81,8 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
         _tell(arguments, planner, request, answer, own)
     if arguments.write is not None and answer.ranked:
         from nemo_vfm.cli.copy_recipe import write
-        from nemo_vfm.cli.planning.layout_ingredient import ingredient_text
         from nemo_vfm.cli.planning.layout_words import layout
+        from nemo_vfm.cli.planning.plan_formats import ingredient_text
 
         best, gpu = answer.ranked[0], request.question.machine.gpu.name
         head = f"{layout(best.plan)}: the fastest that `nemo-vfm plan` found for"

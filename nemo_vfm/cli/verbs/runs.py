@@ -24,7 +24,7 @@ from pathlib import Path
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.metric_names import not_finite_text
 from nemo_vfm.core.sanitize import printable
-from nemo_vfm.runtime.run_status import RunLine, find, look
+from nemo_vfm.runtime.run_status import RunLine, find_run_folders, read_status
 
 # The order on the terminal, and which column is left out first where the terminal is narrow (the highest number).
 _ORDER = ("run", "state", "step", "loss", "val loss", "started", "took", "size", "seed", "recipe")
@@ -48,10 +48,11 @@ def run(arguments: argparse.Namespace) -> int:
             raise UserError(f"there is no folder {root}; give the folder that your runs are in: nemo-vfm runs DIR")
     named = {}
     for root in roots:
-        for folder in find(root):  # as short as it can be and still be found, from the folder on that was asked for
+        for folder in find_run_folders(root):
+            # The name is as short as it can be and still be found, from the folder on that was asked for.
             short = folder.relative_to(root) if len(roots) == 1 and folder != root else folder
             named[folder] = printable(str(short), 1000)
-    lines = sorted(map(look, named), key=lambda line: (-line.last, str(line.path)))
+    lines = sorted(map(read_status, named), key=lambda line: (-line.last, str(line.path)))
     if arguments.json:
         records = []
         for line in lines:

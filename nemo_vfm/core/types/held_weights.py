@@ -15,7 +15,7 @@ class HeldWeights:
     """The weights of a network."""
 
     name: str  #: tells it from others; who gives the same name holds the same weights
-    num_bytes: int  #: of them on a GPU
+    num_bytes: int  #: of them on a GPU, where the precision `auto` is bf16
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from nemo_vfm.core.latent_rows import videos_of
+from nemo_vfm.core.latent_rows import unpack_latents
 
 if TYPE_CHECKING:
     import torch
@@ -103,7 +103,7 @@ class PackedBatch(_Captioned):
 
     def alone(self) -> list[VideoBatch]:
         """Each sample as a batch of one shape."""
-        videos = videos_of(self.latents_XC, self.sizes_THW)
+        videos = unpack_latents(self.latents_XC, self.sizes_THW)
         each = (_between(self, place, place + 1, "latents_XC", "sizes_THW", "apart") for place in range(len(self)))
         return [VideoBatch(self.index, latents_BCTHW=video, **one) for video, one in zip(videos, each, strict=True)]
 

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.latent_rows import rows_of
+from nemo_vfm.core.latent_rows import pack_latents
 from nemo_vfm.core.types.sample_batches import PackedBatch, VideoBatch
 
 LOOKAHEAD = 4096  # samples: the last pack of a window stays as full as it is, so a window should give many packs
@@ -126,6 +126,6 @@ def side_by_side(index: int, parts: Sequence[VideoBatch]) -> PackedBatch:
         text_BLD=torch.cat(texts) if texts else None,
         text_mask_BL=torch.cat(masks) if masks else None,
         labels=tuple(label for part in parts for label in part.labels),
-        latents_XC=torch.cat([rows_of(one) for one in latents]),
+        latents_XC=torch.cat([pack_latents(one) for one in latents]),
         sizes_THW=tuple((one.shape[2], one.shape[3], one.shape[4]) for one in latents for _ in range(len(one))),
     )

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.bounds import LARGEST_THETA, frame_rate, require_between
 from nemo_vfm.core.device import has_fast_bf16
-from nemo_vfm.core.latent_rows import Size, rows_of, videos_of
+from nemo_vfm.core.latent_rows import Size, pack_latents, unpack_latents
 from nemo_vfm.models.blocks.layers import RMSNorm, rms_normalised
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.parallel.layers.token_layout import divisor, span_of_context, split_tokens
@@ -152,7 +152,7 @@ class TokenRow:
     def patches(self, latents_XC: Tensor, patch: Patch) -> Tensor:
         """(1, tokens of all ranks, P)."""
         return concatenate_padded(
-            [patches(video, patch) for video in videos_of(latents_XC, self.sizes)], self.padding, 1
+            [patches(video, patch) for video in unpack_latents(latents_XC, self.sizes)], self.padding, 1
         )
 
     def rotations(self, rope: Rope, fps_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,7 +164,7 @@ class TokenRow:
         """(X, C), of all tokens of the sequence."""
         parts = tokens_1SP.split_with_sizes(self.segments, 1)
         videos = (unpatch(part, grid, patch) for part, grid in zip(parts, self.grids, strict=False))
-        return torch.cat([rows_of(video) for video in videos])
+        return torch.cat([pack_latents(video) for video in videos])
 
 
 def row(sizes_N3: Tensor, num_positions: int, patch: Patch, device: torch.device) -> TokenRow:

@@ -9,7 +9,7 @@ from nemo_vfm.core import log
 from nemo_vfm.parallel.apply.local_shard import mismatch
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, put, shapes_of
 from nemo_vfm.parallel.engine.step_runner import Updater
-from nemo_vfm.parallel.fp8.operands import largest
+from nemo_vfm.parallel.fp8.operands import all_reduce_amax
 from nemo_vfm.parallel.fp8.use_fp8 import fp8_linears, histories
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.ranks.gather import Gather
@@ -40,7 +40,7 @@ class HistoryUpdater(Updater):
         mesh = self._mesh  # the groups of ranks that have this rank's blocks
         groups = [] if mesh is None or mesh.sharding is None else mesh.sharding.get_all_groups()
         for group in [*groups, None if mesh is None else mesh.tensor]:
-            seen = largest(seen, group)
+            seen = all_reduce_amax(seen, group)
         for history, amax in zip(found, seen, strict=True):
             history.amax[:, 0] = amax
             history.close_step()

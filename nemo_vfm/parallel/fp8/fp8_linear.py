@@ -17,7 +17,7 @@ from nemo_vfm.parallel.apply.local_shard import spread
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_product import product
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats
-from nemo_vfm.parallel.fp8.operands import Operands, OperandSplit, require_made, share
+from nemo_vfm.parallel.fp8.operands import Operands, OperandSplit, divide_by_ranks
 from nemo_vfm.parallel.fp8.quantise import Quantised
 from nemo_vfm.parallel.layers.token_layout import active
 
@@ -133,29 +133,31 @@ class _Products(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, operands: Operands) -> Tensor:
         ctx.operands = operands
-        by_row, turned = operands.copies(x, "input", turned=ctx.needs_input_grad[1])
+        x_rowwise, x_columnwise = operands.quantise_both_ways(x, "input", columnwise=ctx.needs_input_grad[1])
         # A copy of the weight in 16 bits would be kept for backward: the quantised one is half as large.
-        weight_by_row, weight_turned = operands.copies(
-            weight, "weight", turned=operands.weight_is_copy and ctx.needs_input_grad[0]
-        )
+        keeps_weight = operands.weight_is_copy and ctx.needs_input_grad[0]
+        weight_rowwise, weight_columnwise = operands.quantise_both_ways(weight, "weight", columnwise=keeps_weight)
         # What the sum over rows will need of x; nothing else of it is kept. An attribute of ctx would live on where the
         # block is computed again in backward.
-        ctx.save_for_backward(*(turned or (None, None)), *(weight_turned or (weight, None)))
-        return product(require_made(by_row), require_made(weight_by_row), fast=True, dtype=x.dtype)
+        ctx.save_for_backward(*(x_columnwise or (None, None)), *(weight_columnwise or (weight, None)))
+        assert x_rowwise is not None and weight_rowwise is not None
+        return product(x_rowwise, weight_rowwise, fast=True, dtype=x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         (grad,), (elements, scale, weight, weight_scale), operands = gradients, ctx.saved_tensors, ctx.operands
-        grad = operands.whole_gradient(grad)
+        grad = operands.reduce_gradient(grad)
         needs_x, needs_w, _ = ctx.needs_input_grad
-        looked_at = operands.stats is not None
-        by_row, grad_turned = operands.copies(grad, "gradient", by_row=needs_x or looked_at, turned=needs_w)
+        grad_rowwise, grad_columnwise = operands.quantise_both_ways(
+            grad, "gradient", rowwise=needs_x or operands.stats is not None, columnwise=needs_w
+        )
         grad_x = grad_w = None
         if needs_x:
-            turned = Quantised(weight, weight_scale)
+            weight_columnwise: Quantised | None = Quantised(weight, weight_scale)
             if weight_scale is None:
-                turned = require_made(operands.copies(weight, "weight", by_row=False, turned=True)[1])
-            grad_x = share(product(require_made(by_row), turned, dtype=grad.dtype), operands)
-        if grad_turned is not None:
-            grad_w = share(product(grad_turned, Quantised(elements, scale), dtype=grad.dtype), operands)
+                _, weight_columnwise = operands.quantise_both_ways(weight, "weight", rowwise=False, columnwise=True)
+            assert grad_rowwise is not None and weight_columnwise is not None
+            grad_x = divide_by_ranks(product(grad_rowwise, weight_columnwise, dtype=grad.dtype), operands)
+        if grad_columnwise is not None:
+            grad_w = divide_by_ranks(product(grad_columnwise, Quantised(elements, scale), dtype=grad.dtype), operands)
         return grad_x, grad_w, None

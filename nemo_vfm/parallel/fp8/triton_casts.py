@@ -43,7 +43,7 @@ def amax_of_rows(x_MK: Tensor) -> tuple[Tensor, Tensor]:
 
 def cast(
     x_MK: Tensor, granularity: Granularity, dtype: torch.dtype, amax: tuple[Tensor, Tensor] | None = None, *,
-    factor: Tensor | None = None, pow2: bool = False, by_row: bool = True, turned: bool = True,
+    factor: Tensor | None = None, pow2: bool = False, rowwise: bool = True, columnwise: bool = True,
 ) -> tuple[Quantised | None, Quantised | None]:  # fmt: skip
     """A matrix and its transpose, each as the product over its last dimension takes it; see `quantise`.
 
@@ -54,40 +54,40 @@ def cast(
         amax: of the tensor, () twice, or of rows and columns, (M, 1) and (K, 1). None for blocks, which find theirs.
         factor: of delayed scaling, () in the place of an amax; an element is the number times it.
         pow2: round factors that come from an amax down to powers of two.
-        by_row: make the first.
-        turned: make the second.
+        rowwise: make the first.
+        columnwise: make the second.
     """
     of_rows, of_columns = (factor, factor) if factor is not None else amax or (None, None)
     kind = _KINDS[granularity] if factor is None else _GIVEN
-    elements, first, transposed, second = _copies(x_MK, kind, dtype, of_rows, of_columns, pow2, by_row, turned)
-    return Quantised(elements, first) if by_row else None, Quantised(transposed, second) if turned else None
+    elements, first, transposed, second = _copies(x_MK, kind, dtype, of_rows, of_columns, pow2, rowwise, columnwise)
+    return Quantised(elements, first) if rowwise else None, Quantised(transposed, second) if columnwise else None
 
 
 def _room(
     x_MK: Tensor, kind: int, dtype: torch.dtype, of_rows: Tensor | None, of_columns: Tensor | None, pow2: bool,
-    by_row: bool, turned: bool,
+    rowwise: bool, columnwise: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """For elements and scales of both copies; elements that are not made are empty."""
     rows, columns = x_MK.shape
     high, wide = rows // 128, columns // 128
     sizes = {2: ((rows, 1), (columns, 1)), 3: ((rows, wide), (columns, high)), 4: ((high, wide), (wide, high))}
     first, second = (x_MK.new_empty(size, dtype=torch.float32) for size in sizes.get(kind, ((), ())))
-    elements = x_MK.new_empty((rows, columns) if by_row else (0, 0), dtype=dtype)
-    return elements, first, x_MK.new_empty((columns, rows) if turned else (0, 0), dtype=dtype), second
+    elements = x_MK.new_empty((rows, columns) if rowwise else (0, 0), dtype=dtype)
+    return elements, first, x_MK.new_empty((columns, rows) if columnwise else (0, 0), dtype=dtype), second
 
 
 @opaque("fp8_copies", _room)
 def _copies(
     x_MK: Tensor, kind: int, dtype: torch.dtype, of_rows: Tensor | None, of_columns: Tensor | None, pow2: bool,
-    by_row: bool, turned: bool,
+    rowwise: bool, columnwise: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     (rows, columns), (high, wide) = x_MK.shape, _BLOCK if kind > _KINDS["row"] else _TILE
-    found = _room(x_MK, kind, dtype, of_rows, of_columns, pow2, by_row, turned)
+    found = _room(x_MK, kind, dtype, of_rows, of_columns, pow2, rowwise, columnwise)
     elements, first, transposed, second = found
     _cast[triton.cdiv(rows, high), triton.cdiv(columns, wide)](
         x_MK, elements, transposed, first if of_rows is None else of_rows, second if of_columns is None else of_columns,
         first, second, rows, columns, MOST=torch.finfo(dtype).max, E5M2=dtype == torch.float8_e5m2, KIND=kind,
-        POW2=pow2, BY_ROW=by_row, TURNED=turned, HIGH=high, WIDE=wide, num_warps=8,
+        POW2=pow2, ROWWISE=rowwise, COLUMNWISE=columnwise, HIGH=high, WIDE=wide, num_warps=8,
     )  # fmt: skip
     return found
 
@@ -149,7 +149,7 @@ def _cast(
     x: tl.tensor, elements: tl.tensor, transposed: tl.tensor, first: tl.tensor, second: tl.tensor,
     first_scale: tl.tensor, second_scale: tl.tensor, M: tl.tensor, K: tl.tensor,
     MOST: tl.constexpr, E5M2: tl.constexpr, KIND: tl.constexpr, POW2: tl.constexpr,
-    BY_ROW: tl.constexpr, TURNED: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
+    ROWWISE: tl.constexpr, COLUMNWISE: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
     i, j = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     m, k = i * HIGH + tl.arange(0, HIGH), j * WIDE + tl.arange(0, WIDE)
@@ -157,34 +157,34 @@ def _cast(
     tile = tl.load(x + m[:, None] * K + k[None, :], mask=mask, other=0.0)
     values = tile.to(tl.float32)
     if KIND == 0:
-        by_row, by_column = tl.load(first), tl.load(second)
-        tl.store(first_scale, _inverse(by_row))  # by every program, the same number
-        tl.store(second_scale, _inverse(by_row))
+        row_factor, column_factor = tl.load(first), tl.load(second)
+        tl.store(first_scale, _inverse(row_factor))  # by every program, the same number
+        tl.store(second_scale, _inverse(row_factor))
     elif KIND == 1:
-        by_row = _factor(_magnitude(tl.load(first)), MOST, POW2)
-        by_column = by_row
-        tl.store(first_scale, _inverse(by_row))
-        tl.store(second_scale, _inverse(by_row))
+        row_factor = _factor(_magnitude(tl.load(first)), MOST, POW2)
+        column_factor = row_factor
+        tl.store(first_scale, _inverse(row_factor))
+        tl.store(second_scale, _inverse(row_factor))
     elif KIND == 2:
         row = _factor(_magnitude(tl.load(first + m, mask=m < M, other=0.0)), MOST, POW2)
         column = _factor(_magnitude(tl.load(second + k, mask=k < K, other=0.0)), MOST, POW2)
         tl.store(first_scale + m, _inverse(row), mask=m < M)
         tl.store(second_scale + k, _inverse(column), mask=k < K)
-        by_row, by_column = row[:, None], column[:, None]
+        row_factor, column_factor = row[:, None], column[:, None]
     elif KIND == 3:
         row = _factor(tl.max(_magnitude(values), axis=1), MOST, POW2)
         column = _factor(tl.max(_magnitude(values), axis=0), MOST, POW2)
         tl.store(first_scale + m * (K // 128) + j, _inverse(row))
         tl.store(second_scale + k * (M // 128) + i, _inverse(column))
-        by_row, by_column = row[:, None], column[:, None]
+        row_factor, column_factor = row[:, None], column[:, None]
     else:
-        by_row = _factor(tl.max(tl.max(_magnitude(values), axis=1), axis=0), MOST, POW2)
-        by_column = by_row
-        tl.store(first_scale + i * (K // 128) + j, _inverse(by_row))
-        tl.store(second_scale + j * (M // 128) + i, _inverse(by_row))
-    if BY_ROW:
-        tl.store(elements + m[:, None] * K + k[None, :], _fp8(values * by_row, MOST, E5M2), mask=mask)
-    if TURNED:
+        row_factor = _factor(tl.max(tl.max(_magnitude(values), axis=1), axis=0), MOST, POW2)
+        column_factor = row_factor
+        tl.store(first_scale + i * (K // 128) + j, _inverse(row_factor))
+        tl.store(second_scale + j * (M // 128) + i, _inverse(row_factor))
+    if ROWWISE:
+        tl.store(elements + m[:, None] * K + k[None, :], _fp8(values * row_factor, MOST, E5M2), mask=mask)
+    if COLUMNWISE:
         # Not of float32 numbers: Triton 3.6 then gives wrong bytes for some tiles, seen on an H200.
-        turned = _fp8(tl.trans(tile).to(tl.float32) * by_column, MOST, E5M2)
-        tl.store(transposed + k[:, None] * M + m[None, :], turned, mask=tl.trans(mask))
+        columns = _fp8(tl.trans(tile).to(tl.float32) * column_factor, MOST, E5M2)
+        tl.store(transposed + k[:, None] * M + m[None, :], columns, mask=tl.trans(mask))

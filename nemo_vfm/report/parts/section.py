@@ -1,4 +1,4 @@
-"""Defines what sections and the page share, and the only template engine: all values are escaped."""
+"""Defines report sections and the one template environment, which escapes every value."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -49,20 +49,20 @@ class Section:
     step: str = ""  #: the step it is about, shown over the heading
     cards: tuple[Card, ...] = ()  #: its share of the headline figures
     notes: tuple[str, ...] = ()  #: what could not be read or was left out
-    folded: bool = False  #: whether it stands below all others, closed, for those who want to know more
+    folded: bool = False  #: shown collapsed, below the other sections
 
 
 ENVIRONMENT = Environment(
     autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-    # Marked HTML as it is, anything else as clean short text.
+    # None becomes nothing, marked HTML stays as it is, anything else becomes clean short text.
     finalize=lambda value: "" if value is None else value if hasattr(value, "__html__") else clean(str(value)),
 )  # fmt: skip
 ENVIRONMENT.filters.update(figure=figure, exact=exact, span=span, words=words, plain=plain, clean=clean)
 
 
 def fragment(template: str, values: Mapping[str, Any]) -> Markup:
-    """Render a piece of the page. `medium(item, alt, class)` is at hand for pictures and videos."""
-    return Markup(with_labels(_compile_template(template).render(values).strip()))  # noqa: S704
+    """Render a piece of the page. `medium(item, alt, class)` is available for pictures and videos."""
+    return Markup(with_data_labels(_compile_template(template).render(values).strip()))  # noqa: S704
 
 
 @cache
@@ -71,8 +71,11 @@ def _compile_template(template: str) -> Template:
     return ENVIRONMENT.from_string(_MACROS + template)
 
 
-def with_labels(html: str) -> str:
-    """The same HTML; in tables with a `thead`, each `td` has its column's heading as `data-label`."""
+def with_data_labels(html: str) -> str:
+    """The same HTML; in tables with a `thead`, each `td` has its column's heading as `data-label`.
+
+    `page.css` shows it where tables stack on narrow screens.
+    """
 
     def labelled(table: re.Match[str]) -> str:
         head, mark, body = table[0].partition("<tbody>")

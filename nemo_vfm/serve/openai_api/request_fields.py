@@ -23,7 +23,7 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.serve.continuous.text_request import TokenRules
-from nemo_vfm.serve.generation_settings import REPETITION_PENALTIES, GenerationSettings
+from nemo_vfm.serve.generation_settings import REPETITION_PENALTY_RANGE, GenerationSettings
 from nemo_vfm.serve.openai_api.api_error import ApiError
 
 Messages = Sequence[Mapping[str, Json]]
@@ -145,7 +145,7 @@ class SamplingFields(RequestFields):
     logit_bias: Annotated[
         dict[str, float], _if(lambda value, vocab: all(_is_bias(*one, vocab) for one in value.items()))
     ] = Field({}, description="an object of tokens from 0 to {last} and numbers from -100 to 100")
-    repetition_penalty: float = _number(None, *REPETITION_PENALTIES)
+    repetition_penalty: float = _number(None, *REPETITION_PENALTY_RANGE)
     frequency_penalty: float = _number(0.0, -2, 2)
     presence_penalty: float = _number(0.0, -2, 2)
     min_tokens: int = _whole(0, 0, _MAX_TOKENS)

@@ -1,6 +1,7 @@
 """Measures the loss on held-out batches, as a whole and by noise level, and the metrics that a task has besides."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -17,24 +18,27 @@ class Validate:
 
     Args:
         every_steps: optimizer steps between measurements; there is always one at the end.
-        noise_edges: borders of the noise bins; a loss of diffusion is mostly a matter of how much noise there was.
-        window: `next` measures, whenever a window of time is trained, the next one, before that is trained on, in place
-            of held-out batches every N steps; the data must come in windows of time. Samples that share a batch
-            with the last ones of the window before are left out.
+        noise_edges: borders of the noise bins, since a diffusion loss depends mostly on the noise level. The outer bins
+            also take everything beyond them.
+        window: `next` is progressive validation: when a time window has been trained on, measure the next one before
+            training on it, instead of held-out batches every N steps. The data must come in windows of time. Samples
+            sharing a batch with the previous window are left out.
         group: a feature, such as the user, or `session`: the samples of each are ranked among each other, and gauc,
             weighted_gauc, mrr, ndcg_K and recall_K are means over the groups. Every rank holds 20 bytes a held-out
-            sample and label. None measures none.
-        top_k: each K of these.
+            sample and label. None: no group metrics.
+        top_k: values of K for ndcg_K and recall_K.
     """
 
     def __init__(
         self, *, every_steps: int = 1000, noise_edges: Sequence[float] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
         window: Literal["next"] | None = None, group: str | None = None, top_k: Sequence[int] = (10,),
     ) -> None:  # fmt: skip
-        if every_steps < 1 or list(noise_edges) != sorted(noise_edges) or len(noise_edges) < 2:
-            raise ValueError(
-                f"every_steps ({every_steps}) must be at least 1, noise_edges ({noise_edges}) must increase"
-            )
+        if every_steps < 1:
+            raise ValueError(f"every_steps must be at least 1, got {every_steps}")
+        if len(noise_edges) < 2:
+            raise ValueError(f"noise_edges must have at least two borders, such as [0, 1], got {list(noise_edges)}")
+        if not all(low < high for low, high in pairwise(noise_edges)):
+            raise ValueError(f"noise_edges must increase from each to the next, got {list(noise_edges)}")
         if not all(k >= 1 for k in top_k):
             raise ValueError(f"top_k counts the first samples of a ranking, 1 or more, got {list(top_k)}")
         self.every_steps, self.noise_edges, self.window = every_steps, tuple(noise_edges), window
@@ -86,6 +90,6 @@ class Validate:
         from nemo_vfm.train.state.validation_batches import mean
 
         bins = torch.bucketize(noise, torch.tensor(self.noise_edges[1:-1]))
-        spans = list(zip(self.noise_edges, self.noise_edges[1:], strict=False))
-        inside = {f"val_loss/noise_{low:g}-{high:g}": bins == i for i, (low, high) in enumerate(spans)}
+        spans = enumerate(pairwise(self.noise_edges))
+        inside = {f"val_loss/noise_{low:g}-{high:g}": bins == i for i, (low, high) in spans}
         return {name: mean(losses[which], weights[which]) for name, which in inside.items() if weights[which].sum() > 0}

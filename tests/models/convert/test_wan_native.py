@@ -210,8 +210,12 @@ def test_an_autoencoder_in_its_own_file_is_the_one_of_diffusers(tmp_path: Path, 
     assert all(torch.equal(one, again.state_dict()[name]) for name, one in theirs.state_dict().items())
     told = {key: value for key, value in theirs.config.items() if not key.startswith(("_", "latents"))}
     assert {key: again.config[key] for key in told} == told
-    sizes = DiffusersCodec(folder=tmp_path / "out").sizes()
-    assert (sizes.channels, sizes.time, sizes.space) == (config["z_dim"], 4, 8 if kind == "2.1" else 16)
+    found = DiffusersCodec(folder=tmp_path / "out").autoencoder_config()
+    assert (found.channels, found.temporal_stride, found.spatial_stride) == (
+        config["z_dim"],
+        4,
+        8 if kind == "2.1" else 16,
+    )
     if kind == "2.1":
         assert again.config["latents_mean"] == theirs.config["latents_mean"]
         assert again.config["latents_std"] == theirs.config["latents_std"]

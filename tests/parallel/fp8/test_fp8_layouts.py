@@ -166,7 +166,7 @@ def of_data_ranks_alone(rank: int, degrees: dict[str, Any], recipe: str, parts: 
     """The fault of others: ranks that split a tensor do not agree on its amax."""
     with pytest.MonkeyPatch.context() as changed:
         for module in (operands, history_updater):
-            changed.setattr(module, "largest", lambda amax, group: amax)
+            changed.setattr(module, "all_reduce_amax", lambda amax, group: amax)
         return steps(rank, degrees, spec_of(recipe), parts)
 
 

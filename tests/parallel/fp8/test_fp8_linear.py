@@ -271,14 +271,14 @@ def test_what_operands_lose_is_added_up_over_the_micro_batches_of_a_step() -> No
 
 
 @pytest.mark.parametrize("recipe", ["current", "rowwise"])
-def test_without_gradients_no_operand_is_turned(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, asked, kept = linear(recipe), [], operands.Operands.copies
+def test_without_gradients_no_operand_is_quantised_columnwise(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, asked, kept = linear(recipe), [], operands.Operands.quantise_both_ways
 
-    def noted(self: Any, *operand: Any, turned: bool = False, **which: bool) -> Any:
-        asked.append(turned)
-        return kept(self, *operand, turned=turned, **which)
+    def noted(self: Any, *operand: Any, columnwise: bool = False, **which: bool) -> Any:
+        asked.append(columnwise)
+        return kept(self, *operand, columnwise=columnwise, **which)
 
-    monkeypatch.setattr(operands.Operands, "copies", noted)
+    monkeypatch.setattr(operands.Operands, "quantise_both_ways", noted)
     with torch.no_grad():
         layer(numbers(32, 256))
     assert asked == [False, False]

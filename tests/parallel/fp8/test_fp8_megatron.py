@@ -123,7 +123,7 @@ def by_megatron(rank: int, cases: list[Any], fault: bool = False) -> list[dict[s
     with megatron_on_cpu(), pytest.MonkeyPatch.context() as patch:
         in_float64(patch)
         if fault:
-            patch.setattr(operands, "largest", lambda amax, group: amax)
+            patch.setattr(operands, "all_reduce_amax", lambda amax, group: amax)
         return [trained(MegatronEngine, rank, *case) for case in cases]
 
 

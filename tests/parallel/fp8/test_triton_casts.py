@@ -53,7 +53,7 @@ def test_both_copies_have_the_bytes_of_torchs_operators(granularity: Granularity
         first, second = cast(x, granularity, to, amax, pow2=pow2)
         same(first, quantise(x, granularity, to, pow2=pow2))
         same(second, quantise(x.T.contiguous(), granularity, to, pow2=pow2))
-        alone, other = cast(x, granularity, to, amax, pow2=pow2, by_row=False)
+        alone, other = cast(x, granularity, to, amax, pow2=pow2, rowwise=False)
         assert alone is None and second is not None
         same(other, second)
 
@@ -77,8 +77,8 @@ def test_the_kernels_are_proper_operators(granularity: Granularity) -> None:
     amax = {"tensor": (triton_casts.amax_of_tensor(x),) * 2, "row": triton_casts.amax_of_rows(x)}.get(
         granularity, (None,) * 2
     )
-    for by_row, turned in ((True, True), (True, False), (False, True)):
-        torch.library.opcheck(triton_casts._copies.operator, (x, kind, E4M3, *amax, True, by_row, turned))
+    for rowwise, columnwise in ((True, True), (True, False), (False, True)):
+        torch.library.opcheck(triton_casts._copies.operator, (x, kind, E4M3, *amax, True, rowwise, columnwise))
     torch.library.opcheck(triton_casts.amax_of_tensor.operator, (x,))
     torch.library.opcheck(triton_casts.amax_of_rows.operator, (x,))
 

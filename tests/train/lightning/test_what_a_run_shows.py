@@ -18,7 +18,7 @@ from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.report.page import all_sections, render
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section
-from nemo_vfm.runtime.run_status import look
+from nemo_vfm.runtime.run_status import read_status
 from nemo_vfm.train.lightning.fit_settings import TrainerOptions
 from nemo_vfm.train.lightning_fit import LightningFit
 
@@ -88,14 +88,14 @@ def test_a_loss_that_is_nan_for_a_while_is_no_reason_to_stop_and_is_not_said(tmp
     outcome = train(tmp_path, partial(Ill, 21, 26))
     assert outcome.summary.startswith("trained 40 steps; checkpoints in")
     assert outcome.figures["loss"] == pytest.approx(1 / 40)
-    assert look(tmp_path).loss == pytest.approx(1 / 40) and not look(tmp_path).not_finite
+    assert read_status(tmp_path).loss == pytest.approx(1 / 40) and not read_status(tmp_path).not_finite
 
 
 @pytest.mark.parametrize(("by_hand", "name"), [(False, "loss"), (True, "train_loss")])
 def test_a_loss_that_stays_nan_ends_the_run_unless_the_recipe_says_continue(tmp_path, by_hand: bool, name: str) -> None:
     with pytest.raises(UserError, match=rf"stays NaN or infinite.*: {name} \(since step 21\).*on_nan=continue"):
         train(tmp_path, partial(Ill, 21, by_hand=by_hand), epochs=9)
-    assert 28 <= look(tmp_path).step <= 36
+    assert 28 <= read_status(tmp_path).step <= 36
 
 
 def test_a_callback_that_ends_a_run_at_its_first_nan_does_not_make_it_a_success(tmp_path: Path) -> None:
@@ -138,6 +138,6 @@ def test_a_foreign_list_of_what_is_not_finite_breaks_neither_runs_nor_report(tmp
         {"step": 2, "not_finite": [7, None, "<b>\x1b[2J"]}, {"not_finite": {"loss": 1}}, {"step": 3, "lr": 0.5},
     ]  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert [*look(tmp_path).not_finite.values()] == [2] and "\x1b" not in str(look(tmp_path).not_finite)
+    assert [*read_status(tmp_path).not_finite.values()] == [2] and "\x1b" not in str(read_status(tmp_path).not_finite)
     page = render(tmp_path)
     assert "&lt;b&gt;" in page and "<b>" not in page and "\x1b" not in page and "section failed" not in page

@@ -24,7 +24,7 @@ from nemo_vfm.models.noise_experts import NoiseExperts
 from nemo_vfm.models.pretrained import PIPELINE, read_mapping
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 
-_WORDS = "a pretrained video model"
+_DESCRIPTION = "a pretrained video model"
 #: Families with a network for high noise levels, `transformer`, and one for low ones, `transformer_2`.
 TWO_NETWORKS = ("wan22_t2v", "wan22_i2v")
 _SCHEDULER = "scheduler/scheduler_config.json"
@@ -38,7 +38,7 @@ def pretrained_video_model(*, folder: Path) -> DiT:
         folder: of a pipeline of diffusers (Cosmos, Wan), or of its transformer. Of a pipeline with two, name the
             folder of the one you mean.
     """
-    config = read_mapping(_transformer(local(folder, _WORDS)) / "config.json")
+    config = read_mapping(_transformer(local(folder, _DESCRIPTION)) / "config.json")
     family = FAMILIES[str(config["_class_name"])]
     return family.kind(**family.arguments_of(config))
 
@@ -50,7 +50,7 @@ def pretrained_experts(*, folder: Path) -> NoiseExperts:
     Args:
         folder: of the pipeline.
     """
-    first, second = _both(local(folder, _WORDS))
+    first, second = _both(local(folder, _DESCRIPTION))
     high, low = (pretrained_video_model(folder=one) for one in (first, second))
     return NoiseExperts(high=high, low=low, boundary=boundary_in(folder))
 

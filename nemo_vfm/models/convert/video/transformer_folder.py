@@ -90,8 +90,8 @@ class TransformerFolder(SourceFolder):
         self.config = read_mapping(self.folder / "config.json")
         if self.config.get("_class_name") not in FAMILIES:
             kind = self.config.get("_class_name")
-            told = f"is of the class {str(kind)[:60]}" if kind else "names no class of diffusers"
-            raise DataError(f"{self.folder.name}/config.json {told}; read are {', '.join(FAMILIES)}")
+            problem = f"is of the class {str(kind)[:60]}" if kind else "names no class of diffusers"
+            raise DataError(f"{self.folder.name}/config.json {problem}; read are {', '.join(FAMILIES)}")
         self.family = FAMILIES[str(self.config["_class_name"])]
         try:
             self.arguments = self.family.arguments_of(self.config)

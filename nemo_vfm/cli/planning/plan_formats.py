@@ -1,4 +1,4 @@
-"""Writes layouts for machines: one as an ingredient or as changes of a command line, a planner's answer as JSON."""
+"""Writes the planner's layouts as a YAML ingredient, as command-line overrides, or as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
@@ -17,45 +17,45 @@ if TYPE_CHECKING:
 
 
 _HEAD = "_target_: nemo_vfm.parallel.plan.plan.ParallelPlan"
-CONVENTION = "3 x forward FLOPs / seconds / dense bf16 peak, causal attention counted whole"
+_MFU_CONVENTION = "3 x forward FLOPs / seconds / dense bf16 peak, causal attention counted whole"
 
 
 def ingredient_text(choice: LayoutChoice, comments: Sequence[str]) -> str:
     """`conf/parallel/NAME.yaml`, which begins with the comments, a line each."""
-    wanted = ["# It needs engine.recompute: blocks."] if choice.recompute else []
+    recompute = ["# It needs engine.recompute: blocks."] if choice.recompute else []
     usual = {field.name: field.default for field in fields(ParallelPlan)}
     chosen = {name: getattr(choice.plan, name) for name in usual}
     if choice.plan.context == 1:
         chosen |= {"attention": usual["attention"]}
     values = [f"{name}: {text_of(value)}" for name, value in chosen.items() if value != usual[name]]
-    return "".join(f"{line}\n" for line in [*(f"# {text}" for text in comments), *wanted, _HEAD, *values])
+    return "".join(f"{line}\n" for line in [*(f"# {text}" for text in comments), *recompute, _HEAD, *values])
 
 
-def changes(choice: LayoutChoice, request: PlanRequest, *, offload: bool = False) -> list[str]:
-    """What to change of a recipe, as words of a command line; a mapping there is laid over what the recipe has.
+def overrides(choice: LayoutChoice, request: PlanRequest, *, offload: bool = False) -> list[str]:
+    """Overrides (key=value) that turn the recipe's layout into `choice`; a mapping is merged into the recipe's.
 
     With `offload`, the optimizer's state goes to host memory, too.
     """
-    plan, own = choice.plan, request.written
-    if plan.context == 1:  # then it does not matter, and need not be changed
-        plan = replace(plan, attention=own.attention, ulysses=1)
+    plan, written = choice.plan, request.written
+    if plan.context == 1:  # attention is unused at context 1; ulysses must divide context, so only 1 is valid
+        plan = replace(plan, attention=written.attention, ulysses=1)
     if plan.pipeline == 1:
-        plan = replace(plan, schedule=own.schedule)
-    wanted = {field.name: getattr(plan, field.name) for field in fields(plan)}
-    other = [f"{name}: {text_of(value)}" for name, value in wanted.items() if value != getattr(own, name)]
-    of_plan = [f"{request.where}={{{', '.join(other)}}}"] if other else []
+        plan = replace(plan, schedule=written.schedule)
+    target = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    different = [f"{name}: {text_of(value)}" for name, value in target.items() if value != getattr(written, name)]
+    of_plan = [f"{request.where}={{{', '.join(different)}}}"] if different else []
     engine = {"recompute": "blocks" if choice.recompute else "none"} if choice.recompute != request.recompute else {}
     engine |= {"offload_optimizer": "true"} if offload else {}
     if request.has_engine or not engine:
         return [*of_plan, *(f"{request.step}engine.{name}={value}" for name, value in engine.items())]
     # A recipe that names no engine must name one before it can set something of it.
-    target = f"{TorchEngine.__module__}.{TorchEngine.__qualname__}"
-    inside = ", ".join(f"{name}: {value}" for name, value in {"_target_": target, **engine}.items())
+    name_of_engine = f"{TorchEngine.__module__}.{TorchEngine.__qualname__}"
+    inside = ", ".join(f"{name}: {value}" for name, value in {"_target_": name_of_engine, **engine}.items())
     return [*of_plan, f"{request.step}engine={{{inside}}}"]
 
 
 def to_json(request: PlanRequest, answer: PlanResult, own: LayoutChoice | None) -> "Json":
-    """Everything, the ranked layouts first."""
+    """The machine, the request, then the ranked, own and refused layouts."""
     question, machine = request.question, request.question.machine
     nodes = -(-answer.gpus // machine.network.gpus_per_node)
     fp8: Json = None
@@ -73,7 +73,7 @@ def to_json(request: PlanRequest, answer: PlanResult, own: LayoutChoice | None) 
                    "source": request.sample.source},
         "phase": request.phase or None, "batch": question.subject.batch, "steps": request.steps,
         "precision": question.arithmetic, "fp8": fp8,
-        "mfu": CONVENTION, "beside_bytes": dict(request.held.weights), "not_counted": dict(request.held.unknown),
+        "mfu": _MFU_CONVENTION, "beside_bytes": dict(request.held.weights), "not_counted": dict(request.held.unknown),
         "checkpoint_bytes": request.checkpoint_bytes, "checkpoints_kept": request.kept,
         "ranked": [_choice(request, one) for one in answer.ranked],
         "own": None if own is None else _choice(request, own) | {"rank": answer.rank_of(own.family)},
@@ -84,12 +84,12 @@ def to_json(request: PlanRequest, answer: PlanResult, own: LayoutChoice | None) 
 
 def _choice(request: PlanRequest, choice: LayoutChoice) -> "Json":
     question = request.question
-    of = RuleSize(question.work.parameters, question.subject.tokens, question.machine.network.gpus_per_node)
+    rule_size = RuleSize(question.work.parameters, question.subject.tokens, question.machine.network.gpus_per_node)
     memory = choice.memory
     return {
         "parallel": asdict(choice.plan), "rows": choice.rows, "recompute": "blocks" if choice.recompute else "none",
         "memory_bytes": asdict(memory) | {"total": memory.total},
-        "fits": question.fits(memory), "changes": changes(choice, request),
+        "fits": question.fits(memory), "changes": overrides(choice, request),
         **asdict(cost(choice, question, request.steps)), "seconds": asdict(choice.time),
-        "rules": {str(rule.number): follows for rule, follows in judge_layout(choice.plan, of)},
+        "rules": {str(rule.number): follows for rule, follows in judge_layout(choice.plan, rule_size)},
     }  # fmt: skip
