@@ -159,7 +159,7 @@ class Operands:
     def _quantise(self, x: Tensor, role: str, *, columnwise: bool) -> Quantised:
         granularity = self._granularity(role)
         global_amax = partial(self.split.global_amax, role=role, granularity=granularity, columnwise=columnwise)
-        return quantise(x, granularity, self.dtype(role), pow2=self.spec.scales_are_pow2, global_amax=global_amax)
+        return quantise(x, granularity, self.dtype(role), pow2=self.spec.scales_are_pow2, whole=global_amax)
 
     def _granularity(self, role: str) -> Granularity:
         return "128x128" if self.spec.recipe == "block" and role == "weight" else _GRANULARITY[self.spec.recipe]

@@ -31,7 +31,7 @@ class Quantised(NamedTuple):
 
 def quantise(
     x: Tensor, granularity: Granularity, dtype: torch.dtype = E4M3, *, pow2: bool = False,
-    global_amax: Callable[[Tensor], Tensor] | None = None,
+    whole: Callable[[Tensor], Tensor] | None = None,
 ) -> Quantised:  # fmt: skip
     """Quantise a tensor by its own amax.
 
@@ -40,7 +40,7 @@ def quantise(
         granularity: what shares a scale.
         dtype: of the elements, E4M3 or E5M2.
         pow2: round max / amax down to a power of two; MXFP8's scales always are.
-        global_amax: turns the amax of this rank's part into that of the whole tensor; None where a rank has all of it.
+        whole: turns the amax of this rank's part into that of the whole tensor; None where a rank has all of it.
 
     Raises:
         ValueError: its size is not divisible by that of a block.
@@ -57,8 +57,8 @@ def quantise(
         amax = blocks.abs().max()
     else:
         amax = blocks.abs().amax((-3, -1) if granularity == "128x128" else -1, keepdim=True)
-    if global_amax is not None:
-        amax = global_amax(amax)
+    if whole is not None:
+        amax = whole(amax)
     if granularity == "mx":
         exponent = _mx_exponent(amax, dtype)
         # 2^(127 - exponent); 1 for an exponent of 0, whose block is all but zero; NaN for 255

@@ -149,11 +149,11 @@ def test_powers_of_two_where_they_are_promised(granularity: Granularity) -> None
 def test_a_part_takes_the_amax_of_the_whole() -> None:
     x = torch.randn(64, 256, generator=torch.Generator().manual_seed(3))
     whole = quantise(x, "tensor")
-    parts = [quantise(part, "tensor", global_amax=lambda _: x.abs().max()) for part in x.chunk(4)]
+    parts = [quantise(part, "tensor", whole=lambda _: x.abs().max()) for part in x.chunk(4)]
     assert all(part.scale == whole.scale for part in parts)
     assert codes(torch.cat([part.elements.view(torch.uint8) for part in parts])) == codes(whole.elements)
     rows = quantise(x, "row")
-    halves = [quantise(part, "row", global_amax=lambda _: x.abs().amax(-1, keepdim=True)) for part in x.chunk(2, 1)]
+    halves = [quantise(part, "row", whole=lambda _: x.abs().amax(-1, keepdim=True)) for part in x.chunk(2, 1)]
     assert codes(torch.cat([half.elements.view(torch.uint8) for half in halves], 1)) == codes(rows.elements)
 
 
