@@ -23,7 +23,7 @@ from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.data.sources.streamed import StreamedTars
 from nemo_vfm.data.video.encode import encode_mp4
-from tests.data.conftest import LatentShards, moving, mp4
+from tests.data.conftest import LatentShards, actions, moving, mp4
 
 SMALL, LONG = [2, 1, 2, 2], [2, 3, 2, 2]
 MIXED = [SMALL, LONG, SMALL, SMALL, LONG, SMALL, SMALL, LONG, SMALL, SMALL, SMALL]
@@ -39,7 +39,8 @@ def take(
 def contents(batches: Iterable[Batch]) -> list[tuple[object, ...]]:
     names = ("weight_B", "fps_B", "latents_BCTHW", "video_BCTHW", "text_BLD", "text_mask_BL")
     tensors = lambda batch: tuple(t if (t := getattr(batch, n)) is None else t.tolist() for n in names)  # noqa: E731
-    return [(batch.index, batch.keys, batch.captions, *tensors(batch)) for batch in batches]
+    members = lambda batch: {name: tensor.tolist() for name, tensor in batch.members.items()}  # noqa: E731
+    return [(batch.index, batch.keys, batch.captions, *tensors(batch), members(batch)) for batch in batches]
 
 
 def test_shard_data_is_training_data() -> None:
@@ -238,16 +239,17 @@ def test_videos_and_pictures_come_in_their_buckets(clip_shards: Path) -> None:
     assert data.num_train_samples() == 13
 
 
-def test_videos_come_with_the_text_embeddings_that_lie_beside_them(tmp_path: Path) -> None:
+def test_videos_come_with_the_text_embeddings_and_actions_that_lie_beside_them(tmp_path: Path) -> None:
     with ShardWriter(tmp_path) as writer:
         for number in range(4):
             text = save({"text": torch.full((3, 4), float(number)), "mask": torch.tensor([True, True, False])})
             facts = {"width": 80, "height": 64, "num_frames": 12, "fps": 8.0, "caption": "", "duration_s": 1.5}
-            writer.write(f"{number:032x}", {"mp4": mp4(seed=number), "text.safetensors": text}, facts)
+            writer.write(f"{number:032x}", actions(number) | {"mp4": mp4(seed=number), "text.safetensors": text}, facts)
     buckets = Buckets(buckets={"one": Bucket(width=32, height=32, num_frames=5)})
-    (batch,) = take(ShardData(shards=tmp_path, batch_size=4, buckets=buckets), 1)
+    (batch,) = take(ShardData(shards=tmp_path, batch_size=4, buckets=buckets, num_workers=1, members=["actions"]), 1)
     assert batch.video_BCTHW.shape == (4, 3, 5, 32, 32)
     assert [float(text[0, 0]) for text in batch.text_BLD] == [float(int(key, 16)) for key in batch.keys]
+    assert [float(one[0, 0]) for one in batch.members["actions"]] == [int(key, 16) + 0.5 for key in batch.keys]
     assert batch.text_mask_BL.tolist() == [[True, True, False]] * 4
 
 
