@@ -21,7 +21,6 @@ LatentShards = Callable[..., Path]
 
 
 def actions(number: int) -> dict[str, bytes]:
-    """Three steps of two numbers, told apart by the sample's."""
     return {"actions.safetensors": save({"actions": torch.full((3, 2), number + 0.5)})}
 
 
@@ -52,9 +51,7 @@ def real_videos() -> Path:
 def latent_shards(tmp_path: Path) -> LatentShards:
     """Makes a folder of latent shards: `latent_shards(shapes, bad={position: bytes})`; `beside` gives more members."""
 
-    def make(
-        shapes: list[list[int]], bad: dict[int, bytes] | None = None, name: str = "latents", beside: Any = lambda _: {}
-    ) -> Path:
+    def make(shapes: list[list[int]], bad: Any = None, name: str = "latents", beside: Any = lambda _: {}) -> Path:
         with ShardWriter(tmp_path / name, samples_per_shard=5) as writer:
             for number, shape in enumerate(shapes):
                 latents = save({"latents": torch.full(shape, float(number))})

@@ -136,13 +136,7 @@ def test_windows_of_one_clip_are_held_out_together(tmp_path: Path) -> None:
     with ShardWriter(tmp_path) as writer:
         for number in range(60):
             latents = save({"latents": torch.zeros(SMALL)})
-            facts = {
-                "clip": f"clip {number // 3}",
-                "bucket": "square",
-                "latent_shape": SMALL,
-                "fps": 8.0,
-                "caption": "",
-            }
+            facts = {"clip": f"clip {number // 3}", "bucket": "square", "latent_shape": SMALL, "fps": 8.0}
             text = save({"text": torch.zeros(1, 4), "mask": torch.tensor([True])})
             writer.write(f"{number:032x}", {"latents.safetensors": latents, "text.safetensors": text}, facts)
     data = ShardData(shards=tmp_path, batch_size=2, val_fraction=0.3)
@@ -311,18 +305,10 @@ def test_no_more_batches_are_read_ahead_than_fit(
     assert whole == contents(take(ShardData(shards=shards, batch_size=2 if light else 3, buckets=buckets), 4))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("batch_size", 0),
-        ("max_ahead_gb", 0.0),
-        ("max_ahead_gb", float("nan")),
-        ("num_workers", -1),
-        ("val_fraction", 1.0),
-        ("val_fraction", -0.1),
-        ("max_bad_in_a_row", 0),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [
+    ("batch_size", 0), ("max_ahead_gb", 0.0), ("max_ahead_gb", float("nan")), ("num_workers", -1),
+    ("val_fraction", 1.0), ("val_fraction", -0.1), ("max_bad_in_a_row", 0),
+])  # fmt: skip
 def test_impossible_values_are_refused(name: str, value: float) -> None:
     with pytest.raises(ValueError, match="must be"):
         ShardData(**({"shards": Path("x"), "batch_size": 1} | {name: value}))  # type: ignore[arg-type]
