@@ -6,12 +6,13 @@ Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, 
 one packed sample after another.
 """
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.latent_rows import pack_latents, unpack_latents
@@ -28,6 +29,9 @@ Videos = VideoBatch | PackedBatch
 
 class Denoise:
     """The task of every diffusion model.
+
+    What the data is asked for by name (`members`, such as actions) reaches the network as an argument of that name, as
+    it is stored; floating numbers in fp32.
 
     Args:
         objective: path, noise levels and loss.
@@ -74,8 +78,10 @@ class Denoise:
             made = [sample.targets.get("made_BCTHW", torch.ones_like(sample.targets["clean_BCTHW"][:, :1]))
                     for sample in samples]  # fmt: skip
             weight_B = weight_B * torch.stack([one.sum() for one in made]).to(weight_B.device)
+        members = {name: x.to(device, torch.float32 if x.is_floating_point() else x.dtype)
+                   for name, x in batch.members.items()}  # fmt: skip
         return ModelInputs(
-            inputs=_collate([sample.inputs for sample in samples], packed) | sizes
+            inputs=_collate([sample.inputs for sample in samples], packed) | sizes | members
             | {"text_BLD": text_BLD, "text_mask_BL": mask_BL, "fps_B": batch.fps_B},
             targets={name.removesuffix("_BCTHW").removesuffix("_XC"): one
                      for name, one in _collate([sample.targets for sample in samples], packed).items()}
@@ -83,6 +89,25 @@ class Denoise:
             weight_B=weight_B,
             tags={"noise": self.objective.fraction(sigma_B)},
         )  # fmt: skip
+
+    def member_objection(self, model: nn.Module, members: Collection[str], others: Collection[str]) -> str:
+        """See `HandsMembers`. An argument with a default may be missing in some of the sources."""
+        kind, arguments = type(model).__name__, inspect.signature(model.forward).parameters
+        if any(one.kind is one.VAR_KEYWORD for one in arguments.values()):
+            return ""
+        for name in members:
+            if name not in arguments:
+                return (
+                    f"samples come with {name}, but {kind} takes no argument of that name, only "
+                    f"{', '.join(arguments)}; use a model that takes it, or leave {name} out of `members`"
+                )
+        for name in others:
+            if name in arguments and arguments[name].default is inspect.Parameter.empty:
+                return (
+                    f"{kind} needs {name}, which other sources have and this one is not asked for; ask for it in "
+                    f"`members` here, too, or give the argument {name} of the model a default"
+                )
+        return ""
 
     def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """The objective's loss of each sample, (B,), in fp32 whatever the network computed in."""

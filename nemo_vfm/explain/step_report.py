@@ -6,6 +6,7 @@ sample is recomputed from the last weights saved before the step.
 """
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -87,6 +88,7 @@ def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str
     prepared = job.task.prepare(batch, seed=seed_then, training=True)
     names = ("latents_BCTHW", "latents_XC", "video_BCTHW", "text_BLD", "tokens_BS")
     shapes = {name: list(tensor.shape) for name in names if (tensor := getattr(batch, name, None)) is not None}
+    shapes |= {name: list(tensor.shape) for name, tensor in getattr(batch, "members", {}).items()}
     epoch = None
     with suppress(UserError):  # streamed tars that were never read to their end have none
         if not isinstance(data, ResumableData):
@@ -189,7 +191,7 @@ def write(paper: Terminal, report: StepReport) -> None:
     """The whole page, as plain text."""
     paper.line(f"{printable(report.run, 200)}, step {report.step:,}", "bold")
     shapes = ", ".join(
-        f"{name.partition('_')[0]} {'x'.join(map(str, shape[1:]))}" for name, shape in report.shapes.items()
+        f"{re.sub('_[A-Z]+$', '', name)} {'x'.join(map(str, shape[1:]))}" for name, shape in report.shapes.items()
     )
     epoch = "" if report.epoch is None else f"epoch {int(report.epoch)}, "
     paper.prose(f"{epoch}{len(report.samples)} samples: {shapes}", 2)

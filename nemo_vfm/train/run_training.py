@@ -9,7 +9,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import RequiresColumns
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.core.types.training_data import HasColumns, HasVocab, ResumableData
+from nemo_vfm.core.types.training_data import HasColumns, HasVocab, ResumableData, sources_in
 from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group, together
@@ -21,6 +21,7 @@ from nemo_vfm.parallel.ranks.process_group import first_says
 from nemo_vfm.sparse.tables.fused_tables import count_rows
 from nemo_vfm.train.callbacks.callback import LightningCallback
 from nemo_vfm.train.callbacks.progress_bar import ShowProgress
+from nemo_vfm.train.member_use import unusable_members
 from nemo_vfm.train.optim import Constant, WarmupCosine
 from nemo_vfm.train.parts import TrainParts
 from nemo_vfm.train.state.data_position import reading_of, resume
@@ -76,6 +77,10 @@ def start(job: TrainParts, run: Run) -> TrainState:
         job.task.prepare(columns, seed=0, training=True)
         if isinstance(empty, RequiresColumns):
             empty.require_columns(columns)
+    if any(isinstance(one, ListedData) and one.members for one, _ in sources_in(job.data)):
+        # The model is built without memory for this: a training without members never needs to be.
+        for address, text in unusable_members(job.data, job.task, on_meta(job.model)):
+            raise UserError(f"{'.'.join(address)}: {text}")
     folder, everyone = run.folder / "checkpoints", gather_group()
     # A step's part of the recipe says neither seed nor data: both must be the same for a copy of this run.
     same = {"seed_and_steps_above": run.before, **run.settings} if run.before else run.settings

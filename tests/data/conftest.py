@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -17,6 +18,10 @@ from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.video.encode import encode_mp4
 
 LatentShards = Callable[..., Path]
+
+
+def actions(number: int) -> dict[str, bytes]:
+    return {"actions.safetensors": save({"actions": torch.full((3, 2), number + 0.5)})}
 
 
 def moving(num_frames: int, height: int, width: int, seed: int = 0) -> NDArray[np.uint8]:
@@ -44,9 +49,9 @@ def real_videos() -> Path:
 
 @pytest.fixture
 def latent_shards(tmp_path: Path) -> LatentShards:
-    """Makes a folder of latent shards: `latent_shards(shapes, bad={position: bytes})`."""
+    """Makes a folder of latent shards: `latent_shards(shapes, bad={position: bytes})`; `beside` gives more members."""
 
-    def make(shapes: list[list[int]], bad: dict[int, bytes] | None = None, name: str = "latents") -> Path:
+    def make(shapes: list[list[int]], bad: Any = None, name: str = "latents", beside: Any = lambda _: {}) -> Path:
         with ShardWriter(tmp_path / name, samples_per_shard=5) as writer:
             for number, shape in enumerate(shapes):
                 latents = save({"latents": torch.full(shape, float(number))})
@@ -57,6 +62,7 @@ def latent_shards(tmp_path: Path) -> LatentShards:
                     "text.safetensors": text,
                     "txt": facts["caption"].encode(),
                     "json": json.dumps(facts).encode(),
+                    **beside(number),
                 }
                 writer.write(f"{number:032x}", members, facts)
         return tmp_path / name

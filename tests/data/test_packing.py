@@ -137,9 +137,8 @@ def test_a_pack_holds_each_sample_with_its_own_latents_text_rate_and_size(latent
         ends = [0, *accumulate(math.prod(size) for size in batch.sizes_THW)]
         assert [set(batch.latents_XC[a:b].flatten().tolist()) for a, b in pairwise(ends)] == [{n} for n in numbers]
         assert batch.text_BLD[:, 0, 0].tolist() == numbers and batch.captions == tuple(f"caption {n}" for n in numbers)
-        assert batch.fps_B.tolist() == [8.0 + number for number in numbers] and batch.text_mask_BL.sum(1).tolist() == [
-            2
-        ] * len(numbers)
+        assert batch.fps_B.tolist() == [8.0 + number for number in numbers]
+        assert batch.text_mask_BL.sum(1).tolist() == [2] * len(numbers)
 
 
 def test_images_and_videos_share_packs(latent_shards: LatentShards) -> None:

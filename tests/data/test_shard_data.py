@@ -23,7 +23,7 @@ from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.data.sources.streamed import StreamedTars
 from nemo_vfm.data.video.encode import encode_mp4
-from tests.data.conftest import LatentShards, moving, mp4
+from tests.data.conftest import LatentShards, actions, moving, mp4
 
 SMALL, LONG = [2, 1, 2, 2], [2, 3, 2, 2]
 MIXED = [SMALL, LONG, SMALL, SMALL, LONG, SMALL, SMALL, LONG, SMALL, SMALL, SMALL]
@@ -39,7 +39,8 @@ def take(
 def contents(batches: Iterable[Batch]) -> list[tuple[object, ...]]:
     names = ("weight_B", "fps_B", "latents_BCTHW", "video_BCTHW", "text_BLD", "text_mask_BL")
     tensors = lambda batch: tuple(t if (t := getattr(batch, n)) is None else t.tolist() for n in names)  # noqa: E731
-    return [(batch.index, batch.keys, batch.captions, *tensors(batch)) for batch in batches]
+    members = lambda batch: {name: tensor.tolist() for name, tensor in batch.members.items()}  # noqa: E731
+    return [(batch.index, batch.keys, batch.captions, *tensors(batch), members(batch)) for batch in batches]
 
 
 def test_shard_data_is_training_data() -> None:
@@ -135,13 +136,7 @@ def test_windows_of_one_clip_are_held_out_together(tmp_path: Path) -> None:
     with ShardWriter(tmp_path) as writer:
         for number in range(60):
             latents = save({"latents": torch.zeros(SMALL)})
-            facts = {
-                "clip": f"clip {number // 3}",
-                "bucket": "square",
-                "latent_shape": SMALL,
-                "fps": 8.0,
-                "caption": "",
-            }
+            facts = {"clip": f"clip {number // 3}", "bucket": "square", "latent_shape": SMALL, "fps": 8.0}
             text = save({"text": torch.zeros(1, 4), "mask": torch.tensor([True])})
             writer.write(f"{number:032x}", {"latents.safetensors": latents, "text.safetensors": text}, facts)
     data = ShardData(shards=tmp_path, batch_size=2, val_fraction=0.3)
@@ -238,16 +233,17 @@ def test_videos_and_pictures_come_in_their_buckets(clip_shards: Path) -> None:
     assert data.num_train_samples() == 13
 
 
-def test_videos_come_with_the_text_embeddings_that_lie_beside_them(tmp_path: Path) -> None:
+def test_videos_come_with_the_text_embeddings_and_actions_that_lie_beside_them(tmp_path: Path) -> None:
     with ShardWriter(tmp_path) as writer:
         for number in range(4):
             text = save({"text": torch.full((3, 4), float(number)), "mask": torch.tensor([True, True, False])})
             facts = {"width": 80, "height": 64, "num_frames": 12, "fps": 8.0, "caption": "", "duration_s": 1.5}
-            writer.write(f"{number:032x}", {"mp4": mp4(seed=number), "text.safetensors": text}, facts)
+            writer.write(f"{number:032x}", actions(number) | {"mp4": mp4(seed=number), "text.safetensors": text}, facts)
     buckets = Buckets(buckets={"one": Bucket(width=32, height=32, num_frames=5)})
-    (batch,) = take(ShardData(shards=tmp_path, batch_size=4, buckets=buckets), 1)
+    (batch,) = take(ShardData(shards=tmp_path, batch_size=4, buckets=buckets, num_workers=1, members=["actions"]), 1)
     assert batch.video_BCTHW.shape == (4, 3, 5, 32, 32)
     assert [float(text[0, 0]) for text in batch.text_BLD] == [float(int(key, 16)) for key in batch.keys]
+    assert [float(one[0, 0]) for one in batch.members["actions"]] == [int(key, 16) + 0.5 for key in batch.keys]
     assert batch.text_mask_BL.tolist() == [[True, True, False]] * 4
 
 
@@ -309,18 +305,10 @@ def test_no_more_batches_are_read_ahead_than_fit(
     assert whole == contents(take(ShardData(shards=shards, batch_size=2 if light else 3, buckets=buckets), 4))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("batch_size", 0),
-        ("max_ahead_gb", 0.0),
-        ("max_ahead_gb", float("nan")),
-        ("num_workers", -1),
-        ("val_fraction", 1.0),
-        ("val_fraction", -0.1),
-        ("max_bad_in_a_row", 0),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [
+    ("batch_size", 0), ("max_ahead_gb", 0.0), ("max_ahead_gb", float("nan")), ("num_workers", -1),
+    ("val_fraction", 1.0), ("val_fraction", -0.1), ("max_bad_in_a_row", 0),
+])  # fmt: skip
 def test_impossible_values_are_refused(name: str, value: float) -> None:
     with pytest.raises(ValueError, match="must be"):
         ShardData(**({"shards": Path("x"), "batch_size": 1} | {name: value}))  # type: ignore[arg-type]

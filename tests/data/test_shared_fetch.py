@@ -18,7 +18,7 @@ from nemo_vfm.data.shards.shard_upload import upload_shards
 from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.parallel.ranks.gather import Gather
 from tests.data import conftest
-from tests.data.conftest import LatentShards, mp4
+from tests.data.conftest import LatentShards, actions, mp4
 from tests.data.test_shard_data import contents, take
 from tests.support.object_store import BUCKET, Failing
 from tests.support.peers import NUM_RANKS, PAIR_TIMEOUT_S, TIMEOUT_S, Case, data_of, digest, run
@@ -56,9 +56,10 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     with ShardWriter(folder / "films") as writer:
         for number in range(5):
             facts = {"width": 80, "height": 64, "num_frames": 12, "fps": 8.0}  # its caption is in a member of its own
-            writer.write(f"film-{number}", {"mp4": mp4(seed=number), "txt": f"film {number}".encode()}, facts)
+            film = {"mp4": mp4(seed=number), "txt": f"film {number}".encode(), **actions(number)}
+            writer.write(f"film-{number}", film, facts)
     three, ahead, key = {"batch_size": 3}, {"num_workers": 2}, f"{4:032x}"
-    two, square = {"batch_size": 2, "num_workers": 1}, (32, 32, 5)
+    two, square = {"batch_size": 2, "num_workers": 1, "members": ("actions",)}, (32, 32, 5)
     same_places = make(MIXED, bad={0: save({"latents": torch.full(SMALL, 7.5)})}, name="same places")
     listed = [
         Case("four", good, arguments=three),
@@ -218,10 +219,11 @@ class InThreads(Gather):
 def test_an_object_store_is_asked_for_each_byte_once_and_for_one_more_range_a_batch(
     failing: Failing, latent_shards: LatentShards
 ) -> None:
-    folder, home = latent_shards([SMALL] * 12), Address(f"s3://{BUCKET}/shards")
+    folder, home = latent_shards([SMALL] * 12, beside=actions), Address(f"s3://{BUCKET}/shards")
     upload_shards(folder, home)
-    here = contents(take(ShardData(shards=folder, batch_size=4), 3))
-    ranks, barrier, board = [ShardData(shards=home, batch_size=4) for _ in range(2)], threading.Barrier(2), [b"", b""]
+    asked = {"batch_size": 4, "members": ["actions"]}
+    here = contents(take(ShardData(shards=folder, **asked), 3))
+    ranks, barrier, board = [ShardData(shards=home, **asked) for _ in range(2)], threading.Barrier(2), [b"", b""]
     for rank, data in enumerate(ranks):
         data.share_with(InThreads(rank, barrier, board))
         data.start(seed=0, first_batch=0)

@@ -63,6 +63,7 @@ def digest(batch: Batch) -> str:
     for name in ("weight_B", "fps_B", "latents_BCTHW", "video_BCTHW", "text_BLD", "text_mask_BL"):
         tensor = getattr(batch, name)
         state.update(name.encode() if tensor is None else tensor.numpy().tobytes())
+    state.update(b"".join(tensor.numpy().tobytes() for tensor in batch.members.values()))
     return state.hexdigest()
 
 

@@ -39,6 +39,8 @@ class SampleBatch:
         present = {name: getattr(self, name) for name in self.__dataclass_fields__}
         tensors = {name: value for name, value in present.items() if isinstance(value, torch.Tensor)}
         moved: dict[str, Any] = {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
+        if isinstance(self, _Captioned):
+            moved["members"] = {name: tensor.to(device, non_blocking=True) for name, tensor in self.members.items()}
         return replace(self, **moved)
 
 
@@ -60,6 +62,8 @@ class _Captioned(SampleBatch):
     text_BLD: "Tensor | None" = None
     text_mask_BL: "Tensor | None" = None  #: True at real text tokens
     labels: tuple[Mapping[str, float | str], ...] = ()  #: what is known of each sample; none where latents are cached
+    #: what the data was asked for by name, such as actions: (B, ...) each, in the dtype that was stored.
+    members: "Mapping[str, Tensor]" = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -110,9 +114,14 @@ class PackedBatch(_Captioned):
 
 def _between(batch: SampleBatch, begin: int, end: int, *other: str) -> dict[str, Any]:
     """The fields with one entry a sample, of the samples begin..end; those named in `other` have none."""
-    names = batch.__dataclass_fields__.keys() - {"index", *other}
-    fields = {name: getattr(batch, name) for name in names}
-    return {name: value if value is None else value[begin:end] for name, value in fields.items()}
+    found: dict[str, Any] = {}
+    for name in batch.__dataclass_fields__.keys() - {"index", *other}:
+        value = getattr(batch, name)
+        if isinstance(value, Mapping):  # tensors by name
+            found[name] = {key: tensor[begin:end] for key, tensor in value.items()}
+        else:
+            found[name] = value if value is None else value[begin:end]
+    return found
 
 
 #: A label that has no loss.

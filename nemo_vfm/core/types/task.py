@@ -3,7 +3,7 @@
 Shape letters: B batch, T frames, K numbers a frame.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -13,7 +13,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.sample_batches import LAID
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 
 @runtime_checkable
@@ -70,6 +70,21 @@ class Task(Protocol):
 
     def losses(self, output: "Tensor", prepared: ModelInputs) -> "Tensor":
         """The loss of each sample, (B,), float32."""
+        ...
+
+
+@runtime_checkable
+class HandsMembers(Task, Protocol):
+    """A task that hands the model what the data was asked for by name (`members`), each as an argument of its name."""
+
+    def member_objection(self, model: "nn.Module", members: Collection[str], others: Collection[str]) -> str:
+        """Why the model cannot have batches with these members, as a sentence; empty where it can.
+
+        Args:
+            model: built, perhaps without memory.
+            members: that a source of the data gives.
+            others: that only other sources of it give.
+        """
         ...
 
 

@@ -1,7 +1,7 @@
 """Declares training data: batches in an order that depends on the seed alone, and its read position."""
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol, Self, runtime_checkable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.json_value import Json
@@ -155,6 +155,16 @@ class HasTimeWindows(Protocol):
     def rest_of_time_window(self, index: int) -> Iterable[Batch]:
         """The samples that follow global batch `index`, up to the end of a window; none after the last window."""
         ...
+
+
+def sources_in(data: Any, at: tuple[str, ...] = ("data",)) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """A source of training data with its address in a recipe, and those that it packs or blends."""
+    yield data, at
+    packed, sources = getattr(data, "data", None), getattr(data, "sources", None)
+    if isinstance(packed, TrainingData):  # the data of a user may hold anything by these names
+        yield from sources_in(packed, (*at, "data"))
+    for name, source in sources.items() if isinstance(sources, Mapping) else ():
+        yield from sources_in(getattr(source, "data", None), (*at, "sources", name, "data"))
 
 
 @runtime_checkable

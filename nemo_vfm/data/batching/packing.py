@@ -126,6 +126,7 @@ def side_by_side(index: int, parts: Sequence[VideoBatch]) -> PackedBatch:
         text_BLD=torch.cat(texts) if texts else None,
         text_mask_BL=torch.cat(masks) if masks else None,
         labels=tuple(label for part in parts for label in part.labels),
+        members={name: torch.cat([part.members[name] for part in parts]) for name in parts[0].members},
         latents_XC=torch.cat([pack_latents(one) for one in latents]),
         sizes_THW=tuple((one.shape[2], one.shape[3], one.shape[4]) for one in latents for _ in range(len(one))),
     )

@@ -14,6 +14,7 @@ from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.data.batching.faults import Fault
 from nemo_vfm.data.shards.read_in_place import Rows
 from nemo_vfm.data.shards.safetensors_views import StoredTensor
+from nemo_vfm.data.shards.sample_members import OWN_TENSORS
 from nemo_vfm.data.shards.sample_reader import Layout, Sample
 from nemo_vfm.data.shards.shard_files import Entry
 
@@ -60,6 +61,7 @@ def collate(
         text_BLD=tensors.get("text"),
         text_mask_BL=None if mask is None else mask.bool(),
         labels=tuple({} if sample is None else sample.labels for sample in good),
+        members={name: tensor for name, tensor in tensors.items() if name not in OWN_TENSORS},
     )
     return batch, faults
 

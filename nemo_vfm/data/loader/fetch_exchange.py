@@ -17,7 +17,15 @@ from nemo_vfm.core.errors import DataError, LostRank, StoreError
 from nemo_vfm.data.batching.batch_source import ReadTraffic
 from nemo_vfm.data.batching.faults import ShardChanged
 from nemo_vfm.data.shards.read_in_place import ReadsInPlace
-from nemo_vfm.data.shards.sample_members import LATENTS, TEXT, json_among, media_among, texts_among
+from nemo_vfm.data.shards.sample_members import (
+    LATENTS,
+    NOTHING_ASKED,
+    TEXT,
+    AskedMembers,
+    json_among,
+    media_among,
+    texts_among,
+)
 from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.parallel.ranks.gather import Gather
@@ -95,15 +103,15 @@ class Plan:
         return hashlib.sha256(repr(meant).encode()).hexdigest()[:16]
 
 
-def plan(index: int, entries: Sequence[Entry], samples: HasSpans) -> Plan:
+def plan(index: int, entries: Sequence[Entry], samples: HasSpans, asked: AskedMembers = NOTHING_ASKED) -> Plan:
     """The plan of a batch; a sample that comes twice in it is fetched once."""
     found: dict[Place, Span] = {}
     for entry in entries:
         members = entry.members  # of which loading reads these; each rank reads any other itself, and counts it
-        reads = [tuple(name for name in (LATENTS, TEXT) if name in members)] if LATENTS in members else []
-        media = media_among(members)
+        cached = tuple(sorted(name for name in (LATENTS, TEXT, *asked) if name in members))  # see `CachedLatents`
+        reads, media = [cached] if LATENTS in members else [], media_among(members)
         if not reads and media is not None:
-            reads.append((media,))
+            reads += [(media,), *([tuple(asked)] if asked else [])]
         texts = [] if isinstance(entry.index.get("caption"), str) else texts_among(members)
         facts = json_among(members) if "fps" not in entry.index else None
         for extensions in reads + [(name,) for name in dict.fromkeys([*texts, facts]) if name is not None]:
@@ -131,6 +139,7 @@ class Exchange:
     _samples: HasSpans
     _peers: Gather
     traffic: ReadTraffic
+    asked: AskedMembers = field(default_factory=dict)  #: members that are read besides
     _stopped: Exception | None = None
     _threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="share")
@@ -146,7 +155,7 @@ class Exchange:
         if self._stopped is not None:
             raise self._stopped
         try:
-            return self._exchange(plan(index, entries, self._samples))
+            return self._exchange(plan(index, entries, self._samples, self.asked))
         except Exception as error:
             self._stopped = error
             raise

@@ -3,8 +3,10 @@
 Shards, folders of videos and tables share this code: only where the samples lie differs between them.
 """
 
+import keyword
+import re
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
@@ -17,11 +19,14 @@ from nemo_vfm.data.batching.batch_source import ReadTraffic
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.batching.sample_order import BatchGroup, Order, ShapeGroup
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
+from nemo_vfm.data.shards.sample_members import OWN_TENSORS, AskedMembers
 
 if TYPE_CHECKING:
     from nemo_vfm.data.loader.opened_samples import EntryReader, OpenedSamples
     from nemo_vfm.data.shards.sample_reader import Samples
     from nemo_vfm.parallel.ranks.gather import Gather
+
+_MEMBER = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class ListedData(ScheduledData[ShapeGroup]):
@@ -44,6 +49,7 @@ class ListedData(ScheduledData[ShapeGroup]):
         max_ahead_gb: float,
         max_memory_share: float | None,
         decoder: Decoder,
+        members: Sequence[str] = (),
     ) -> None:
         if batch_size < 1 or num_workers < 0 or max_bad_in_a_row < 1:
             raise ValueError(
@@ -54,6 +60,20 @@ class ListedData(ScheduledData[ShapeGroup]):
             raise ValueError(f"val_fraction must be at least 0 and below 1, got {val_fraction}")
         if not max_ahead_gb > 0:
             raise ValueError(f"max_ahead_gb must be above 0, got {max_ahead_gb}")
+        if isinstance(members, str):
+            raise ValueError(f"members is a list of names, such as [{members}], got the text {members!r}")
+        for place, name in enumerate(members):
+            # A model is given a member as an argument of its name.
+            if not _MEMBER.fullmatch(name) or keyword.iskeyword(name):
+                raise ValueError(
+                    f"member {name!r} cannot be the name of an argument: begin with a small letter, and go on with "
+                    f"small letters, digits and _"
+                )
+            if name in OWN_TENSORS or name in members[:place]:
+                raise ValueError(
+                    f"member {name!r} is named twice: a batch has {', '.join(OWN_TENSORS)} anyway, and each of "
+                    f"`members` comes once"
+                )
         super().__init__(
             num_workers=num_workers,
             max_bad_in_a_row=max_bad_in_a_row,
@@ -61,7 +81,8 @@ class ListedData(ScheduledData[ShapeGroup]):
             max_memory_share=max_memory_share,
         )
         self.batch_size, self.val_fraction, self.decoder = batch_size, val_fraction, decoder
-        self.buckets, self.shuffle = buckets, shuffle
+        self.buckets, self.shuffle, self.members = buckets, shuffle, tuple(members)
+        self._asked: AskedMembers = {f"{name}.safetensors": name for name in sorted(members)}
         self._opened: OpenedSamples | None = None
         self._sizes: Mapping[str, int] = {}
         self._peers: Gather | None = None
@@ -134,7 +155,7 @@ class ListedData(ScheduledData[ShapeGroup]):
         return UniqueBatches(
             batches,
             lambda i: opened.reader.entries(batches.schedule.samples(i, batches.rank, batches.num_ranks).ids), held,
-            Exchange(held.inner, self._peers, self.traffic), first=self._first_batch,
+            Exchange(held.inner, self._peers, self.traffic, self._asked), first=self._first_batch,
             num_workers=self.num_workers, faults=self.faults, max_ahead_bytes=int(self.max_ahead_gb * 1e9),
         )  # fmt: skip
 
@@ -154,6 +175,6 @@ class ListedData(ScheduledData[ShapeGroup]):
 
             self._opened = OpenedSamples(
                 self._samples(), buckets=self.buckets, decoder=self.decoder, batch_size=self.batch_size,
-                val_fraction=self.val_fraction, traffic=self.traffic,
+                val_fraction=self.val_fraction, traffic=self.traffic, asked=self._asked,
             )  # fmt: skip
         return self._opened

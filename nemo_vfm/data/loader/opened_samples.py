@@ -2,7 +2,8 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info, warn
@@ -16,7 +17,8 @@ from nemo_vfm.data.batching.sample_order import BatchGroup, ShapeGroup
 from nemo_vfm.data.loader.collate import collate
 from nemo_vfm.data.loader.fetch_exchange import HasSpans
 from nemo_vfm.data.loader.shared_fetch import HeldSamples
-from nemo_vfm.data.shards.sample_reader import Census, Layout, Loading, Samples, choose_loading
+from nemo_vfm.data.shards.sample_members import LATENTS, TEXT, AskedMembers
+from nemo_vfm.data.shards.sample_reader import Census, Layout, Loading, Samples, asked_layout, choose_loading
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.shards.shard_folder import is_held_out, warn_that_none_is_held_out
 
@@ -24,10 +26,10 @@ _MAX_WEIGHT = 1000  # more is a damaged index
 
 
 class EntryReader:
-    """Reads samples by their places in a list of entries."""
+    """Reads samples by their places in a list of entries; `asked` says what their groups' members look like."""
 
-    def __init__(self, loading: Loading, entries: Sequence[Entry]) -> None:
-        self._loading, self._entries, self._sizes = loading, entries, dict[int, int]()
+    def __init__(self, loading: Loading, entries: Sequence[Entry], asked: Mapping[int, Layout]) -> None:
+        self._loading, self._entries, self._sizes, self._asked = loading, entries, dict[int, int](), asked
         self.is_light = loading.is_light
 
     def read(self, index: int, samples: ShapeGroup) -> tuple[VideoBatch, list[Fault | None]]:
@@ -40,7 +42,7 @@ class EntryReader:
 
     def layout(self, like: int) -> Layout:
         """What every sample of the group of this one looks like."""
-        return self._loading.layout(self._entries[like])
+        return {**self._loading.layout(self._entries[like]), **self._asked.get(like, {})}
 
     def num_bytes(self, samples: ShapeGroup) -> int:
         """See `SampleReader.num_bytes`."""
@@ -55,17 +57,17 @@ class OpenedSamples:
 
     def __init__(
         self, samples: Samples, *, buckets: Buckets | None, decoder: Decoder, batch_size: int, val_fraction: float,
-        traffic: ReadTraffic,
+        traffic: ReadTraffic, asked: AskedMembers,
     ) -> None:  # fmt: skip
         self.samples = HeldSamples(samples, traffic) if isinstance(samples, HasSpans) else samples
-        how = choose_loading(self.samples, buckets, decoder)
-        self.reader = EntryReader(how, samples.entries)
-        places, left_out = _group_by_shape(samples.entries, how)
+        how = choose_loading(self.samples, buckets, decoder, asked)
+        _require_members(samples, asked)
+        places, left_out = _group_by_shape(samples.entries, how, asked)
         if left_out:
             counts = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
             of = f"{left_out.total()} of {len(samples.entries)} samples in {samples.folder}"
             warn(f"{of} cannot be trained on: {counts}")
-        census = Census()
+        census = Census(asked)
         for entry in samples.entries:
             census.add(samples, entry)
         census.tell(str(samples.folder))
@@ -87,6 +89,10 @@ class OpenedSamples:
             raise UserError(
                 f"no sample in {samples.folder} is left to train on; see the reasons above, or lower val_fraction"
             )
+        self.reader = EntryReader(how, samples.entries, {
+            group.samples[0]: asked_layout(self.samples, [samples.entries[i] for i in places[group.name][:100]], asked)
+            for group in (self.train + self.val if asked else ())
+        })  # fmt: skip
         # Of each group's keys, in their order.
         self.digests = {
             group.name: sha256_text("".join(f"{samples.entries[sample].key}\n" for sample in group.samples))
@@ -104,11 +110,30 @@ def _times(entry: Entry) -> int:
     return weight if type(weight) is int and 1 <= weight <= _MAX_WEIGHT else 1
 
 
-def _group_by_shape(entries: Sequence[Entry], how: Loading) -> tuple[dict[str, list[int]], Counter[str]]:
+def _require_members(samples: Samples, asked: AskedMembers) -> None:
+    """UserError if no sample has one of the members that are asked for, as where its name is misspelt."""
+    there = {file for entry in samples.entries for file in entry.members} - {LATENTS, TEXT} if asked else set()
+    for file, name in asked.items():
+        if file in there:
+            continue
+        suffix = file.removeprefix(name)
+        known = sorted(one.removesuffix(suffix) for one in there if one.endswith(suffix))
+        near = get_close_matches(name, known, n=1, cutoff=0.6)
+        instead = f"; did you mean {near[0]}?" if near else ""
+        raise UserError(
+            f"`members` asks for {name}, but no sample in {samples.folder} has a member {file}; of such there are "
+            f"{', '.join(known[:8]) or 'none'}{instead}"
+        )
+
+
+def _group_by_shape(
+    entries: Sequence[Entry], how: Loading, asked: AskedMembers
+) -> tuple[dict[str, list[int]], Counter[str]]:
     places: defaultdict[str, list[int]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     for number, entry in enumerate(entries):
-        name, reason = how.group_of(entry)
+        missing = next((file for file in asked if file not in entry.members), None)
+        name, reason = how.group_of(entry) if missing is None else (None, f"no {missing}")
         if name is None:
             left_out[reason] += 1
         else:

@@ -87,18 +87,18 @@ class ReaderInPlace:
 
     def learn(self, entry: Entry, contents: Sequence[bytes], rows: Rows) -> None:
         """Remember what the members of a sample are, if their tensors fill its rows and nothing lies between them."""
-        key = self._key(entry, _shape(entry))
+        key = self._key(entry, _shape(entry, rows))
         if key in self._known or len(self._known) >= _MAX_KINDS:
             return  # what was gathered, or lies in a store, comes this way sample after sample
         found = [header_and_tensors(data) for data in contents]
         members = [_MemberLayout(*one) for one in found if one is not None]
-        sizes = {name: stored.data.size for member in members for name, stored in member.tensors.items()}
-        if len(members) == len(found) and sizes == {name: row.shape[1] for name, row in rows.items()}:
+        each = [(name, stored.data.size) for member in members for name, stored in member.tensors.items()]
+        if len(members) == len(found) and sorted(each) == sorted((name, row.shape[1]) for name, row in rows.items()):
             self._known[key] = members
 
     def read(self, entries: Sequence[Entry], rows: Rows) -> list[dict[str, StoredTensor] | DataError | OSError | None]:
         """The tensors of each sample, now in its rows; None where it is not like one that was learned."""
-        shape = _shape(entries[0])
+        shape = _shape(entries[0], rows)
         reads: list[_Read | None] = []
         for place, entry in enumerate(entries):
             kinds = self._known.get(self._key(entry, shape))
@@ -132,10 +132,10 @@ class ReaderInPlace:
                 found.append(read.tensors())
         return found
 
-    def _key(self, entry: Entry, shape: str) -> tuple[object, ...]:
-        return shape, *[entry.members[extension][1] for extension in self._extensions]
+    def _key(self, entry: Entry, shape: tuple[object, ...]) -> tuple[object, ...]:
+        return *shape, *[entry.members[extension][1] for extension in self._extensions]
 
 
-def _shape(entry: Entry) -> str:
-    """What the index says, if anything: samples of two shapes may have headers of one length."""
-    return str(entry.index.get("latent_shape"))
+def _shape(entry: Entry, rows: Rows) -> tuple[object, ...]:
+    """What the index says, if anything, and what a batch expects: files of one length may be of two shapes."""
+    return str(entry.index.get("latent_shape")), *[row.shape[1] for row in rows.values()]

@@ -13,6 +13,11 @@ from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.types.json_value import Json
 
 LATENTS, TEXT = "latents.safetensors", "text.safetensors"
+#: Members that training data is asked for by name, such as actions: extension -> name of the one tensor in it.
+AskedMembers = Mapping[str, str]
+NOTHING_ASKED: AskedMembers = {}
+#: What every batch may have: no member that is asked for can have such a name.
+OWN_TENSORS = ("latents", "text", "mask", "video")
 VIDEOS, IMAGES = ("mp4", "mkv", "webm", "mov", "avi"), ("png", "jpg", "jpeg")
 #: What may hold a caption, the most trusted first; in capitals, too.
 CAPTION_SUFFIXES = (".json", ".txt", ".text", ".caption")

@@ -4,6 +4,7 @@ Shape letters: C channels, T frames, H height, W width, L text tokens, D width o
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +29,9 @@ from nemo_vfm.data.shards.read_in_place import ReaderInPlace, ReadsInPlace, Rows
 from nemo_vfm.data.shards.safetensors_views import StoredTensor, stored_tensors
 from nemo_vfm.data.shards.sample_members import (
     LATENTS,
+    NOTHING_ASKED,
     TEXT,
+    AskedMembers,
     caption_in,
     is_image,
     json_among,
@@ -52,7 +55,7 @@ Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 class Sample:
     """One sample, read."""
 
-    tensors: Mapping[str, StoredTensor]  #: by name: latents, text and mask, or video
+    tensors: Mapping[str, StoredTensor]  #: by name: latents, text and mask, or video; and members that were asked for
     caption: str  #: empty where it has none
     fps: float  #: of what was read
     labels: Mapping[str, float | str] = field(default_factory=dict)  #: the numbers and words of its index and json
@@ -95,14 +98,16 @@ class CachedLatents:
     Args:
         shards: the opened folder.
         buckets: where a bucket's own batch size is looked up; None takes the data module's for all.
+        asked: members that are read besides.
     """
 
     is_light = True  #: see `SampleReader.is_light`
 
-    def __init__(self, shards: Samples, buckets: Buckets | None) -> None:
-        self._shards, self._buckets = shards, buckets
+    def __init__(self, shards: Samples, buckets: Buckets | None, asked: AskedMembers = NOTHING_ASKED) -> None:
+        self._shards, self._buckets, self._asked = shards, buckets, asked
         self._with_text = _have_text(shards)
-        self._names = (LATENTS, TEXT) if self._with_text else (LATENTS,)
+        own = (LATENTS, TEXT) if self._with_text else (LATENTS,)
+        self._names = tuple(sorted((*own, *asked)))  # as they lie in our tars, so that they are read in place
         self._in_place = ReaderInPlace(shards, self._names) if isinstance(shards, ReadsInPlace) else None
         self._dtypes = _first_layout(shards, latents=True, text=self._with_text)
 
@@ -147,9 +152,9 @@ class CachedLatents:
             raise DataError(f"its frame rate is {fps!r}, expected a finite number above 0; encode its clip again")
         if found is None:
             contents = self._shards.read_all(entry, self._names)
+            found = _tensors(dict(zip(self._names, contents, strict=True)), self._asked)
             if self._in_place:
                 self._in_place.learn(entry, contents, rows)
-            found = {name: stored for data in contents for name, stored in stored_tensors(data).items()}
         return Sample(found, caption_of(self._shards, entry), float(fps))
 
     def _shape_of(self, entry: Entry) -> tuple[int, ...]:
@@ -164,8 +169,10 @@ class Media:
 
     is_light = False
 
-    def __init__(self, shards: Samples, buckets: Buckets, decoder: Decoder = "auto") -> None:
-        self._shards, self._buckets, self._decoder = shards, buckets, decoder
+    def __init__(
+        self, shards: Samples, buckets: Buckets, decoder: Decoder = "auto", asked: AskedMembers = NOTHING_ASKED
+    ) -> None:
+        self._shards, self._buckets, self._decoder, self._asked = shards, buckets, decoder, asked
         self._text = _first_layout(shards, latents=False, text=_have_text(shards))
 
     def group_of(self, entry: Entry) -> tuple[str | None, str]:
@@ -204,6 +211,9 @@ class Media:
         frames_CTHW = np.ascontiguousarray(frames_THWC.transpose(3, 0, 1, 2))
         video = StoredTensor(torch.uint8, frames_CTHW.shape, frames_CTHW.reshape(-1))
         text = stored_tensors(self._shards.read(entry, TEXT)) if self._text else {}
+        if self._asked:
+            asked = self._shards.read_all(entry, tuple(self._asked))
+            text |= _tensors(dict(zip(self._asked, asked, strict=True)), self._asked)
         return Sample({**text, "video": video}, caption_of(self._shards, entry), fps, labels_of(self._shards, entry))
 
     def _bucket_of(self, entry: Entry) -> Bucket:
@@ -226,15 +236,17 @@ def _attempt(entry: Entry, load: Callable[[], Sample]) -> Sample | Fault:
 Loading = CachedLatents | Media
 
 
-def choose_loading(shards: Samples, buckets: Buckets | None, decoder: Decoder) -> Loading:
+def choose_loading(
+    shards: Samples, buckets: Buckets | None, decoder: Decoder, asked: AskedMembers = NOTHING_ASKED
+) -> Loading:
     """The loading that fits a folder: cached latents where there are any, else media. UserError if there is neither."""
     if not shards.entries:
         raise UserError(f"{shards.folder} holds no samples; see what the previous step dropped, and why")
     if any(LATENTS in entry.members for entry in shards.entries):
-        return CachedLatents(shards, buckets)
+        return CachedLatents(shards, buckets, asked)
     if buckets is None:
         raise UserError(f"{shards.folder} holds no latents; give `buckets` to train from its videos and images")
-    return Media(shards, buckets, decoder)
+    return Media(shards, buckets, decoder, asked)
 
 
 def _have_text(shards: Samples) -> bool:
@@ -261,6 +273,43 @@ def _first_layout(shards: Samples, *, latents: bool, text: bool) -> dict[str, tu
             reason = str(error)
     what, remedy = ("latents", "run the encode step again") if latents else (TEXT, "embed the captions again")
     raise DataError(f"no {what} can be read from {shards.folder}: {reason}; {remedy}")
+
+
+def asked_layout(shards: Samples, entries: Sequence[Entry], asked: AskedMembers) -> Layout:
+    """Dtype and shape of the members that are asked for, in the first of these samples that can be read.
+
+    All others of their group must agree.
+
+    Raises:
+        DataError: none can be read.
+    """
+    reason = "there are no samples"
+    for entry in entries:
+        try:
+            contents = dict(zip(asked, shards.read_all(entry, tuple(asked)), strict=True))
+            return {name: (one.dtype, one.shape) for name, one in _tensors(contents, asked).items()}
+        except DataError as error:
+            reason = str(error)
+    raise DataError(
+        f"no {' and '.join(asked)} can be read from {shards.folder}, of {len(entries)} samples of a shape: {reason}; "
+        f"write these members again, or leave them out of `members`"
+    )
+
+
+def _tensors(contents: Mapping[str, bytes], asked: AskedMembers) -> dict[str, StoredTensor]:
+    """The tensors of a sample's members by name; a member that was asked for has one, of its own name."""
+    own, found = dict[str, StoredTensor](), dict[str, StoredTensor]()
+    for file, data in contents.items():
+        tensors = stored_tensors(data)
+        name = asked.get(file)
+        if name is None:
+            own |= tensors
+            continue
+        if tensors.keys() != {name} or not math.prod(tensors[name].shape):
+            held = ", ".join(f"{one} {stored.shape}" for one, stored in tensors.items()) or "nothing"
+            raise DataError(f"its {file} must hold one tensor called {name} of at least one number, but holds {held}")
+        found |= tensors
+    return own | found  # what was asked for is not hidden by a tensor of that name beside the latents
 
 
 def caption_of(shards: Samples, entry: Entry) -> str:
@@ -346,6 +395,7 @@ class Census:
     What their index says is believed, so that those in a store cost no request.
     """
 
+    asked: AskedMembers = field(default_factory=dict)  #: members that are read because the data was asked for them
     _samples: int = 0
     _without_caption: int = 0
     _deep: int = 0
@@ -357,7 +407,8 @@ class Census:
         """Count one."""
         names = tuple(entry.members)
         if names not in self._kinds:
-            read = {media_among(names), *texts_among(names), LATENTS, TEXT}  # nothing reads others, such as seg.png
+            # Nothing reads others, such as seg.png.
+            read = {media_among(names), *texts_among(names), LATENTS, TEXT, *self.asked}
             self._kinds[names] = media_among(names), [name for name in names if name not in read]
         media, unread = self._kinds[names]
         self._samples += 1

@@ -49,7 +49,7 @@ from nemo_vfm.data.shards.tar_members import BLOCK, MAX_MEMBER_BYTES, REFUSED_EX
 __all__ = ["Entry", "ShardSet", "ShardWriter", "verify"]
 
 _OURS = re.compile(r"shard-\d{6}\.(tar|tar\.idx|json)|\.shard-\d{6}\.\d+\.tmp\.tar")
-_EXTENSION = re.compile(r"[a-z0-9]+(\.[a-z0-9]+)*")
+_EXTENSION = re.compile(r"[a-z0-9][a-z0-9_]*(\.[a-z0-9][a-z0-9_]*)*")
 _MAX_OPEN_FILES = 64
 _WORTH_READING = 64 << 10  # bytes between two members that cost less than a second request
 

@@ -189,11 +189,19 @@ class PackedLatents(ScheduledData[Packs]):
     def _plan_packs(self, reader: EntryReader, groups: Sequence[BatchGroup], seed: int) -> PackSchedule:
         together = [(group, sample) for group in groups for sample in group.samples]
         mixed = [together[place] for place in _permutation(len(together), seed, "samples")]
-        lengths = {}  # in tokens
+        lengths, asked = {}, dict[str, tuple[torch.dtype, tuple[int, ...]]]()  # in tokens; of each member
         for group in groups:
             layout = reader.layout(group.samples[0])
             if "latents" not in layout:
                 raise UserError("packing needs cached latents; run the encode step on these shards first")
+            for name in self.data.members:
+                first, other = asked.setdefault(name, layout[name]), layout[name]
+                if first != other:
+                    raise UserError(
+                        f"samples that are packed need {name} of one shape, whatever that of their latents is: "
+                        f"{first[0]} {first[1]} and {other[0]} {other[1]} cannot be one tensor; pad them when the "
+                        f"shards are written, train in buckets, or leave {name} out of `members`"
+                    )
             sides = zip(layout["latents"][1][1:], self.patch, strict=True)
             lengths[group.name] = math.prod(-(-length // patch) for length, patch in sides)
         try:

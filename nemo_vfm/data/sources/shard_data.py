@@ -46,6 +46,9 @@ class ShardData(ListedData):
         decoder: reads videos: PyAV, decord or torchcodec; `auto` is PyAV, which also reads what another cannot.
         fetch_together: ranks that train on the same samples (tensor, context, pipeline) each fetch another part of a
             batch and exchange the parts, so that the storage gives each byte once.
+        members: what else is read of each sample, by name: of `actions`, the one tensor in its `actions.safetensors`,
+            of one dtype and shape within a bucket. The model is given each as an argument of its name; samples that
+            lack one are left out.
     """
 
     def __init__(
@@ -64,11 +67,12 @@ class ShardData(ListedData):
         max_memory_share: float | None = 0.5,
         decoder: Decoder = "auto",
         fetch_together: bool = False,
+        members: Sequence[str] = (),
     ) -> None:
         super().__init__(
             batch_size=batch_size, num_workers=num_workers, val_fraction=val_fraction, buckets=buckets,
             shuffle=shuffle, max_bad_in_a_row=max_bad_in_a_row, max_ahead_gb=max_ahead_gb,
-            max_memory_share=max_memory_share, decoder=decoder,
+            max_memory_share=max_memory_share, decoder=decoder, members=members,
         )  # fmt: skip
         self.shards, self.cache, self.verify = places(shards), cache, verify
         if not self.shards:

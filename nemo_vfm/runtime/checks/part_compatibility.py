@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nemo_vfm.config import BoundFactory
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Job
-from nemo_vfm.core.types.training_data import ResumablePhases
+from nemo_vfm.core.types.training_data import ResumablePhases, sources_in
 from nemo_vfm.runtime.checks.built_networks import Address, BuiltNetwork, built_networks, is_of_folder
 from nemo_vfm.runtime.checks.job_kinds import samples, trains
 from nemo_vfm.runtime.checks.pipeline_folders import are_known, of_another_family
@@ -62,6 +62,8 @@ def misfits(job: Job, made: Mapping[str, StepVocabulary]) -> Iterator[Misfit]:
 
 
 def _of_training(job: "Train", made: Mapping[str, StepVocabulary]) -> Iterator[Misfit]:
+    from nemo_vfm.train.member_use import unusable_members
+
     if isinstance(job.data, ResumablePhases):
         for one in job.phases:
             try:
@@ -77,10 +79,11 @@ def _of_training(job: "Train", made: Mapping[str, StepVocabulary]) -> Iterator[M
     if model is not None:
         yield from _layouts(job, model)
         yield from _param_groups(job, model)
+        yield from unusable_members(job.data, job.task, model)
     codec = model if hasattr(model, "latent_shape") else getattr(job.task, "codec", None)
     if codec is not None:
         yield from _channels(network, codec)
-        for data, at in _sources(job.data, ("data",)):
+        for data, at in sources_in(job.data):
             buckets = getattr(data, "buckets", None)
             for bucket, one in ({} if buckets is None else buckets.buckets).items():
                 sizes = one.num_frames, one.height, one.width
@@ -99,7 +102,7 @@ def _of_training(job: "Train", made: Mapping[str, StepVocabulary]) -> Iterator[M
     if isinstance(getattr(job.task, "frame_conditioning", None), GivenInChannels):
         from nemo_vfm.data.sources.cached_latents import gives_latents
 
-        latents = [at for data, at in _sources(job.data, ("data",)) if gives_latents(data)]
+        latents = [at for data, at in sources_in(job.data) if gives_latents(data)]
         if latents:
             yield latents[0], ("this network encodes given frames from pixels, but this data yields cached latents; "
                            "use videos (data=folder), or shards of clips with buckets")  # fmt: skip
@@ -163,15 +166,6 @@ def _vocabulary(
             at, instead = network.instead("vocab", one.size, "or more")
             yield at, (f"the tokenizer from step {one.step} has up to {one.size:,} tokens, but the model has a "
                        f"vocabulary of {rows:,}; give {instead}")  # fmt: skip
-
-
-def _sources(data: Any, at: Address) -> Iterator[tuple[Any, Address]]:
-    """A source of training data with its address, and those that it packs or blends."""
-    yield data, at
-    if (packed := getattr(data, "data", None)) is not None:
-        yield from _sources(packed, (*at, "data"))
-    for name, source in getattr(data, "sources", {}).items():
-        yield from _sources(getattr(source, "data", None), (*at, "sources", name, "data"))
 
 
 def _video(network: BuiltNetwork, codec: Any, sizes: Sizes, at: Address, names: Address) -> Iterator[Misfit]:
