@@ -25,6 +25,7 @@ from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.engine.turns import turn_objections
 from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.static_memory import state_of
 from nemo_vfm.runtime.checks.meta_build import build_on_meta
 from tests.support.layouts import whole
 from tests.support.ranks import on_ranks
@@ -46,23 +47,19 @@ class Rivals(nn.Module):
         self.register_buffer("calls", torch.zeros(()))
         self.learning: list[list[str]] = []
 
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         self.get_buffer("calls").add_(1)
         self.learning.append([name for name in TURNS if getattr(self, name).weight.requires_grad])
-        return torch.cat([self.discriminator(y), self.discriminator(self.generator(x))], 1)
+        return torch.cat([self.discriminator(x), self.discriminator(self.generator(x))], 1)
 
 
 class Rivalry(ToyTask):
-    """The generator's loss is no number at batch `bad`."""
-
-    def __init__(self, bad: int = -1) -> None:
-        self.bad = bad
+    bad = -1  #: a batch at which the generator's loss is no number
 
     def prepare(self, batch: Any, *, seed: int, training: bool) -> ModelInputs:
-        made, bad = super().prepare(batch, seed=seed, training=training), batch.index == self.bad
-        return ModelInputs(
-            {**made.inputs, **made.targets}, {"factor": torch.tensor(math.nan if bad else 1.0)}, made.weight_B
-        )
+        made = super().prepare(batch, seed=seed, training=training)
+        made.targets["factor"] = torch.tensor(math.nan if batch.index == self.bad else 1.0)
+        return made
 
     def turn_losses(self, turn: str, output: Tensor, prepared: ModelInputs) -> Tensor:
         if turn == "generator":
@@ -70,22 +67,22 @@ class Rivalry(ToyTask):
         return F.softplus(-output[:, 0]) + F.softplus(output[:, 1])
 
 
-def started(plan: ParallelPlan = ParallelPlan(), task: Any = Rivalry(), **how: Any) -> StepRunner:
+def started(plan: ParallelPlan = ParallelPlan(), task: Any = None, **how: Any) -> StepRunner:
     engine = TorchEngine(clip_norm=CLIP, nonfinite=NonFinite(action="skip"), **how)
-    return engine.start(EngineInputs(Rivals, task, OPTIMIZERS, Precision("fp32"), 3, plan))
+    return engine.start(EngineInputs(Rivals, task or Rivalry(), OPTIMIZERS, Precision("fp32"), 3, plan))
 
 
 def own(plan: ParallelPlan, rank: int, index: int) -> Any:
-    data = ToyData()
-    data.start(seed=1, first_batch=0)
-    batch = data._batch(index)
-    batch.weight_B.copy_(torch.tensor([1.0, 2.0, 0.5, 1.0]))
-    return batch.cut(plan.data)[plan.data_rank(rank)]
+    (data := ToyData()).start(seed=1, first_batch=index, rank=plan.data_rank(rank), num_ranks=plan.data)
+    batch = next(iter(data.train_dataloader()))
+    batch.weight_B.copy_(torch.arange(1.0, 5.0).chunk(plan.data)[plan.data_rank(rank)])
+    return batch
 
 
 def state(engine: StepRunner) -> dict[str, Tensor]:
-    groups = engine.tensors().items()
-    return {f"{group}/{name}": whole(one).clone() for group, tensors in groups for name, one in tensors.items()}
+    return {
+        f"{group}/{name}": whole(one).clone() for group, own in engine.tensors().items() for name, one in own.items()
+    }
 
 
 def steps(rank: int, degrees: dict[str, Any]) -> tuple[list[dict[str, float]], dict[str, Tensor]]:
@@ -110,15 +107,16 @@ def test_each_child_learns_in_its_turn_from_the_others_newest_weights(degrees: d
             parameter.grad = grad
         norm = nn.utils.clip_grad_norm_(parameters, CLIP)
         made[turn].step()
-        wanted = {f"loss_{turn}": float(loss), f"grad_norm_{turn}": float(norm)}
-        assert {name: figures[index][name] for name in wanted} == pytest.approx(wanted, rel=1e-5)
+        assert figures[index].pop(f"loss_{turn}") == pytest.approx(loss.item(), rel=1e-5)
+        assert figures[index].pop(f"grad_norm_{turn}") == pytest.approx(norm.item(), rel=1e-5)
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(found[f"model/{name}"], tensor, rtol=1e-5, atol=1e-6)
 
 
 def refused(rank: int, degrees: dict[str, Any], bad: int, offload: bool) -> None:
     plan = ParallelPlan(**degrees)
-    engine, other = (started(plan, Rivalry(bad), offload_optimizer=offload) for _ in range(2))
+    engine, other = (started(plan, offload_optimizer=offload) for _ in range(2))
+    engine.parts.task.bad = bad  # type: ignore[attr-defined]
     for index in range(4):
         results = [one.step([own(plan, rank, index)]) for one in (engine, other)[: 1 if index == bad else 2]]
         assert (results[0].lr == 0) == (index == bad) and math.isfinite(results[0].turns["loss_discriminator"])
@@ -144,21 +142,17 @@ def test_a_resumed_training_has_the_bits_of_one_that_never_stopped(tmp_path: Pat
     assert found["whole"] == found["parts"]
 
 
-class Tied(Rivals):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale, self.discriminator = nn.Parameter(torch.ones(())), nn.Linear(WIDTH, WIDTH)
-        self.discriminator.weight = self.generator.weight
-
-
 def test_what_cannot_take_turns_is_refused_at_its_key() -> None:
+    tied: Any = Rivals()
+    tied.scale, tied.discriminator.gain = nn.Parameter(torch.ones(1)), tied.generator.weight
     plan, names = ParallelPlan(tensor=2), OPTIMIZERS | {"critic": OPTIMIZERS["generator"]}
-    said = list(turn_objections(Tied(), names, ToyTask(), plan, Precision("bf16", Fp8())))
-    assert [key for key, _ in said] == ["optimizer", "optimizer", "optimizer", "task", "parallel", "precision"]
+    said = list(turn_objections(tied, names, ToyTask(), plan, Precision("bf16", Fp8())))
+    assert [key for key, _ in said] == [*3 * ["optimizer"], "task", "parallel", "precision"]
     assert "no such child; it has generator, discriminator" in said[0][1] and "updates scale" in said[1][1]
-    assert "generator.weight and discriminator.weight are one parameter" in said[2][1]
+    assert "generator.weight and discriminator.gain are one parameter" in said[2][1]
     with pytest.raises(UserError, match="ToyTask has no method turn_losses"):
         started(task=ToyTask())
+    assert state_of(Rivals, OPTIMIZERS)[1]["copies of earlier turns"] == 2 * 4 * (WIDTH + 1), "weights and momentum"
     sides = [f"steps.train.optimizer.{side}={{_target_: torch.optim.AdamW}}" for side in ("encoder", "decoder")]
     composed = compose("recipes/diffusion/train_autoencoder.yaml", ["~steps.train.optimizer", *sides])
     with pytest.raises(RecipeError, match=r"steps\.train\.task(.|\n)*Reconstruct has no method turn_losses"):
