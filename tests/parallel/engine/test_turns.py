@@ -1,4 +1,4 @@
-"""Tests that children of a model learn in turns, as in the plain torch written out here, or none of them does."""
+"""Tests that children of a model learn in turns as they do in plain torch, and that a refused turn undoes a step."""
 
 import math
 from functools import partial
