@@ -5,7 +5,7 @@ narrow blocks of four heads. Batches are synthetic, so nothing that the recipe l
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nemo_vfm.config import Composed, Problem, RecipeError, build, check, trust_list
@@ -48,6 +48,9 @@ def tiny_training(
 
     small = argparse.Namespace(**{**vars(arguments), "overlay": [*overlays, *arguments.overlay]})
     _, job = _find_training(_build_job(small)[0], arguments.recipe)
+    if isinstance(job.optimizer, Mapping):
+        raise UserError(f"{arguments.recipe} has several optimizers, which update in turns; only a training with one "
+                        f"can be tried on a small model")  # fmt: skip
     try:
         ready, model = rehearsal_of(
             job.model, job.task, job.optimizer, seed=0, engine=job.engine, fp8=job.precision.fp8

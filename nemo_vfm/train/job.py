@@ -29,7 +29,8 @@ class Train(TrainParts):
         model: builds the model; called once, with the initial weights a function of the run's seed.
         data: where batches come from; a LightningDataModule may give them, too.
         task: what is learned.
-        optimizer: builds the optimizer over the parameters.
+        optimizer: builds the optimizer over the parameters; or one for each child of the model, by the child's name:
+            a step is then one turn of each, in this order, for a `task` with `turn_losses`.
         schedule: how the learning rate moves.
         loop: how long it lasts, in which phases, and when it is saved and validated.
         weights: what it begins with, and which weights are trained.

@@ -59,10 +59,9 @@ class TrainModule(LightningModule):
         return self.model.load_state_dict(state_dict, strict=strict, assign=assign)
 
     def configure_optimizers(self) -> Any:
-        """The engine's optimizer, which the engine alone steps, and its learning rates, which follow the steps."""
-        return [self.fit.runner.weights.optimizer], [
-            {"scheduler": ShownRates(self.fit.runner.weights.optimizer), "interval": "step"}
-        ]
+        """The engine's optimizers, which the engine alone steps, and their learning rates, which follow the steps."""
+        optimizers = [one.optimizer for one in self.fit.runner.dense]
+        return optimizers, [{"scheduler": ShownRates(one), "interval": "step"} for one in optimizers]
 
     def on_train_start(self) -> None:
         """Lightning would end at SIGTERM by an exception, in the middle of anything; the fit ends after its step."""
@@ -74,7 +73,9 @@ class TrainModule(LightningModule):
         take_pulse()
         now(f"takes step {self.fit.step + 1}")
         self.fit.advance(batch)
-        self.lr_schedulers().step()  # type: ignore[union-attr]
+        schedulers: Any = self.lr_schedulers()  # a list where there are several
+        for scheduler in schedulers if isinstance(schedulers, list) else [schedulers]:
+            scheduler.step()
         self._count()
         # It takes a millisecond, and where no callback of Lightning's could ask for it the interval is 0.
         if self.trainer.log_every_n_steps:  # type: ignore[attr-defined]

@@ -31,7 +31,7 @@ class TrainParts:
 
     def __init__(
         self, *, model: Factory[[], nn.Module], data: TrainingData | LightningData, task: Task,
-        optimizer: OptimizerFactory, schedule: Schedule = Constant(), loop: Loop,
+        optimizer: OptimizerFactory | Mapping[str, OptimizerFactory], schedule: Schedule = Constant(), loop: Loop,
         weights: Weights = Weights(),
         callbacks: Mapping[str, Callback | LightningCallback | EMA | Skip] | None = None,
         loggers: Mapping[str, LoggerSource | LightningLogger] | None = None, engine: Engine = TorchEngine(),
@@ -42,6 +42,8 @@ class TrainParts:
             from nemo_vfm.data.loader.lightning_batches import LightningBatches
 
             data = LightningBatches(data)
+        if isinstance(optimizer, Mapping) and not optimizer:
+            raise ValueError("optimizer is empty; give one, or one for each child of the model, by the child's name")
         loop.require(data, task)
         if isinstance(data, HasTableRows):
             from nemo_vfm.models.recommenders.table_choice import SizedModel

@@ -96,6 +96,8 @@ def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own
     )
     if not isinstance(job.engine, TorchEngine):
         raise UserError(f"only TorchEngine layouts can be planned, and this recipe uses {type(job.engine).__name__}")
+    if isinstance(job.optimizer, Mapping):
+        raise UserError("layouts are planned for one optimizer, and this recipe has several, which update in turns")
     model = on_meta(job.model)
     _require_blocks(job, model, arguments.gpus)
     sample = sample_of(job, model, recipe, latents=arguments.latents, tokens=arguments.tokens)

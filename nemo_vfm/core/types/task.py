@@ -89,6 +89,21 @@ class HandsMembers(Task, Protocol):
 
 
 @runtime_checkable
+class TakesTurns(Task, Protocol):
+    """A task whose model has children that oppose each other, each with an optimizer and losses of its own.
+
+    In training `turn_losses` stands in the place of `losses`, which validation measures.
+    """
+
+    def turn_losses(self, turn: str, output: "Tensor", prepared: ModelInputs) -> "Tensor":
+        """The loss of each sample, (B,), float32, that the model's child `turn` is updated by.
+
+        The other children are frozen meanwhile, and the output is that of their newest weights.
+        """
+        ...
+
+
+@runtime_checkable
 class ReportsPerplexity(Protocol):
     """A task whose mean loss people know by another number."""
 

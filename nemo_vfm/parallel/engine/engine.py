@@ -11,7 +11,7 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory
+from nemo_vfm.parallel.plan.sharding_spec import Optimizers
 
 if TYPE_CHECKING:
     from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
@@ -30,7 +30,7 @@ class Engine(Protocol):
         ...
 
     def plan_for(
-        self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: OptimizerFactory
+        self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: Optimizers
     ) -> DevicePlan:
         """What this engine would do with so many GPUs; asked before `start`, on any machine."""
         ...

@@ -5,6 +5,7 @@ updater's squared norm tells every rank what to divide by. So nothing depends on
 spread.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -15,18 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.device import device
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.sample_batches import PackedBatch
-from nemo_vfm.core.types.task import ModelInputs, ScoresSamples, Task
+from nemo_vfm.core.types.task import ModelInputs, ScoresSamples, TakesTurns, Task
 from nemo_vfm.parallel.apply.frozen_weights import learned_state
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.layers.token_layout import TokenLayout, under
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory
+from nemo_vfm.parallel.plan.sharding_spec import Optimizers
 from nemo_vfm.parallel.ranks.gather import Gather
 
 if TYPE_CHECKING:
@@ -39,12 +41,14 @@ Shapes = Mapping[str, tuple[int, ...]]
 class StepResult:
     """What one optimizer step did."""
 
-    loss: float  #: mean over the samples of the global batch, by their weights
-    grad_norm: float  #: global L2 norm before clipping
+    loss: float  #: mean over the samples of the global batch, by their weights; of turns their sum
+    grad_norm: float  #: global L2 norm before clipping, of all turns together
     lr: float  #: learning rate of the first parameter group; 0 where the step was skipped, since it is not finite
     num_samples: int  #: samples of the global batch
     #: of the model's inputs, one mapping a micro-batch, for counting arithmetic
     shapes: list[Shapes] = field(default_factory=list)
+    #: `loss_NAME` and `grad_norm_NAME` of each turn up to one that is not finite
+    turns: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class EngineInputs:
 
     model: Factory[[], nn.Module]
     task: Task
-    optimizer: OptimizerFactory
+    optimizer: Optimizers
     precision: Precision
     seed: int
     plan: ParallelPlan = field(default_factory=ParallelPlan)
@@ -124,6 +128,14 @@ class DenseUpdater(Updater, Protocol):
         ...
 
 
+class TurnUpdater(DenseUpdater, Protocol):
+    """Updates one child of a model in its turn of each step."""
+
+    def snapshot(self) -> Callable[[], None]:
+        """Copy the weights and the optimizer's state; what is returned puts them back, bit for bit."""
+        ...
+
+
 #: Of each microbatch, the sum of its losses by their weights, which is yet to be sent backward, and of the weights.
 Forwards = Iterator[tuple[Tensor, float]]
 
@@ -144,7 +156,7 @@ class StepRunner:
     parts: EngineInputs  #: what the engine was given
     model: nn.Module  #: this rank's part, on its device
     layout: TokenLayout  #: of tokens and heads
-    weights: DenseUpdater  #: updates the parameters
+    weights: DenseUpdater  #: updates the parameters; those of the first turn where there are turns
     others: Sequence[Updater]  #: update everything else
     pipeline: "RankPipeline | None" = None  #: the stages of this rank, where blocks are cut
     #: runs forward and backward of the microbatches of a rank that has all blocks
@@ -154,9 +166,19 @@ class StepRunner:
     nonfinite: NonFinite = field(default_factory=NonFinite)
     #: Called with each micro-batch that is trained on, once `tags` has its scores; None computes none.
     on_scores: Callable[[ModelInputs], None] | None = None
+    #: of models whose children are updated in turns, by the child's name; empty where one optimizer updates all at once
+    turns: Mapping[str, TurnUpdater] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._updaters: list[Updater] = [*self.others, self.weights]
+        #: all that update parameters
+        self.dense: list[DenseUpdater] = [*self.turns.values()] or [self.weights]
+        self._updaters: list[Updater] = [*self.others, *self.dense]
+        self._turns: Mapping[str, Sequence[Updater]] = {turn: [one] for turn, one in self.turns.items()}
+        self._turns = self._turns or {"": self._updaters}
+        self._learning = {
+            turn: [p for name, p in self.model.named_parameters() if name.startswith(f"{turn}.") and p.requires_grad]
+            for turn in self.turns
+        }
         self._num_ranks = self.parts.plan.world
         self._alike = self._num_ranks / self.parts.plan.data  # ranks that count the same samples
         self._device, self._autocast = device(), self.parts.precision.autocast()
@@ -169,46 +191,79 @@ class StepRunner:
     def step(self, microbatches: Sequence[Batch]) -> StepResult:
         """One optimizer step over a global batch, of which these are this rank's; `parallel.microbatches` cuts each.
 
+        With several optimizers it is one turn of each, and the next turn sees the new weights. Where a turn is refused
+        the earlier ones are taken back: weights, statistics and optimizers are as before the step.
+
         UserError if the loss is not finite, on any rank, and that stops the run.
         """
         shapes: list[Shapes] = []
-        for one in self._updaters:
+        losses, norms, samples, lr = list[float](), list[float](), 0.0, 0.0
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()] if self.turns else []
+        snapshots = list[Callable[[], None]]()
+        for turn, updaters in self._turns.items():
+            for name, parameters in self._learning.items():
+                for parameter in parameters:
+                    parameter.requires_grad_(name == turn)
+            own_loss, loss, weight, samples, norm = self._sum_gradients(turn, microbatches, [] if losses else shapes)
+            losses.append(loss / weight)
+            norms.append(norm)
+            if not (math.isfinite(loss) and math.isfinite(norm)):  # of all ranks, so each of them finds the same
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+                for put_back in snapshots:
+                    put_back()
+                if not self.nonfinite.may_update(own_loss, norm, microbatches):
+                    for one in self._updaters:
+                        one.discard()
+                    break
+            if len(losses) < len(self.turns):  # after the last there is none that could be refused
+                snapshots.append(self.turns[turn].snapshot())
+            clip_factor = 1.0 if self.clip_norm is None else min(1.0, self.clip_norm / (norm + 1e-6))
+            for one in updaters:
+                one.apply(weight, clip_factor)
+        else:
+            self.nonfinite.in_a_row, lr = 0, float(self.weights.optimizer.param_groups[0]["lr"])
+        for parameter in itertools.chain.from_iterable(self._learning.values()):
+            parameter.requires_grad_()
+        measured = dict(zip(self.turns, zip(losses, norms, strict=True), strict=False))
+        figures = {f"loss_{turn}": loss for turn, (loss, _) in measured.items()}
+        figures |= {f"grad_norm_{turn}": norm for turn, (_, norm) in measured.items()}
+        return StepResult(sum(losses[1:], losses[0]), math.hypot(*norms), lr, round(samples), shapes, figures)
+
+    def _sum_gradients(
+        self, turn: str, microbatches: Sequence[Batch], shapes: list[Shapes]
+    ) -> tuple[float, float, float, float, float]:
+        """(this rank's loss; loss, weight and samples of all ranks; gradient norm), sums but for the norm, of a turn.
+
+        The gradients are summed over ranks, and not divided yet.
+        """
+        updaters = self._turns[turn]
+        for one in updaters:
             one.begin()
         with under(self.layout) if self._num_ranks > 1 else nullcontext():  # alone there is nothing to tell
-            of_batches = [self._backward(batch, shapes) for batch in microbatches]
+            of_batches = [self._backward(batch, shapes, turn) for batch in microbatches]
         own_loss, own_weight = (sum(column) for column in zip(*of_batches, strict=True))
-        for one in self._updaters:
+        for one in updaters:
             one.reduce()
         samples = sum(map(len, microbatches))
         sums = [own_loss / self._alike, own_weight / self._alike, samples / self._alike]
-        sums += [one.squared_norm() for one in self._updaters]
+        sums += [one.squared_norm() for one in updaters]
         if self._num_ranks > 1:
             everyone = torch.tensor(sums, dtype=torch.float64, device=self._device)
             torch.distributed.all_reduce(everyone)
             sums = everyone.tolist()
         loss, weight, samples, *squares = sums
         weight = max(weight, 1e-12)
-        norm = math.sqrt(sum(squares)) / weight
-        if math.isfinite(loss) and math.isfinite(norm):  # sums over all ranks, so each of them finds the same
-            self.nonfinite.in_a_row = 0
-        elif not self.nonfinite.may_update(own_loss, norm, microbatches):
-            for one in self._updaters:
-                one.discard()
-            return StepResult(loss / weight, norm, 0.0, round(samples), shapes)
-        clip_factor = 1.0 if self.clip_norm is None else min(1.0, self.clip_norm / (norm + 1e-6))
-        for one in self._updaters:
-            one.apply(weight, clip_factor)
-        lr = float(self.weights.optimizer.param_groups[0]["lr"])
-        return StepResult(loss / weight, norm, lr, round(samples), shapes)
+        return own_loss, loss, weight, samples, math.sqrt(sum(squares)) / weight
 
-    def _backward(self, batch: Batch, shapes: list[Shapes]) -> tuple[float, float]:
+    def _backward(self, batch: Batch, shapes: list[Shapes], turn: str) -> tuple[float, float]:
         """(sum of losses by their weights, sum of the weights); gradients are added to those that are there."""
         pieces = batch.cut(self.parts.plan.microbatches)
         if self.pipeline is None:
 
             def forwards() -> Forwards:
                 for piece in pieces:
-                    prepared, losses_B = self._forward(piece, training=True)
+                    prepared, losses_B = self._forward(piece, training=True, turn=turn)
                     shapes.append(prepared.shapes())
                     yield (losses_B * prepared.weight_B).sum(), float(prepared.weight_B.sum())
 
@@ -225,15 +280,25 @@ class StepRunner:
     def _prepare(self, batch: Batch, *, training: bool) -> ModelInputs:
         return self.parts.task.prepare(batch.to(self._device), seed=self.parts.seed, training=training)
 
-    def _forward(self, batch: Batch, *, training: bool) -> tuple[ModelInputs, Tensor]:
+    def _forward(self, batch: Batch, *, training: bool, turn: str = "") -> tuple[ModelInputs, Tensor]:
         prepared = self._prepare(batch, training=training)
         with self._autocast:
             output = self.model(**prepared.inputs)
-        if isinstance(self.parts.task, ScoresSamples) and not (training and self.on_scores is None):
-            prepared.tags.update(self.parts.task.scores(output.detach().float(), prepared))
+        task, first = self.parts.task, next(iter(self._turns))  # of several turns one counts a sample's scores
+        if isinstance(task, ScoresSamples) and not (training and (self.on_scores is None or turn != first)):
+            prepared.tags.update(task.scores(output.detach().float(), prepared))
             if training and self.on_scores is not None:
                 self.on_scores(prepared)
-        return prepared, self.parts.task.losses(output.float(), prepared)
+        if not turn:
+            return prepared, task.losses(output.float(), prepared)
+        assert isinstance(task, TakesTurns)
+        losses_B = task.turn_losses(turn, output.float(), prepared)
+        if not losses_B.requires_grad:
+            raise UserError(
+                f"the losses of turn {turn!r} do not depend on the parameters of model.{turn}, so there is nothing to "
+                f"update; compute them in {type(task).__name__}.turn_losses from what model.{turn} gave, not detached"
+            )
+        return prepared, losses_B
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[Tensor, ModelInputs]:
@@ -251,7 +316,7 @@ class StepRunner:
 
         Every rank must call it.
         """
-        groups = {"model": learned_state(self.model), self.weights.group: self.weights.state()}
+        groups = {"model": learned_state(self.model)} | {one.group: one.state() for one in self.dense}
         return groups | {one.group: state for one in self.others if (state := one.state())}
 
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -262,5 +327,5 @@ class StepRunner:
         """
         ranks = gather_group()
         fill(learned_state(self.model), groups["model"], ranks)
-        for one in (self.weights, *self.others):
+        for one in (*self.dense, *self.others):
             one.load(groups.get(one.group, {}), ranks)

@@ -11,7 +11,7 @@ from nemo_vfm.core.types.job import DevicePlan
 from nemo_vfm.parallel.engine.engine import Recompute, require_settings
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory
+from nemo_vfm.parallel.plan.sharding_spec import Optimizers
 
 if TYPE_CHECKING:
     from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
@@ -46,7 +46,7 @@ class TorchEngine:
         return "torch"
 
     def plan_for(
-        self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: OptimizerFactory
+        self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: Optimizers
     ) -> DevicePlan:
         """How the plan uses a number of GPUs, and the memory that each needs."""
         from nemo_vfm.parallel.engine.model_start import plan_notes

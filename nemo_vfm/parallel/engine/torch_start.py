@@ -1,6 +1,7 @@
 """Builds a model and its updaters by PyTorch's own parallelism: what `TorchEngine.start` does."""
 
 import copy
+from collections.abc import Mapping
 from typing import Literal
 
 from nemo_vfm.core.device import device
@@ -13,6 +14,7 @@ from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
 from nemo_vfm.parallel.engine.model_start import build_unsplit, enter_layout
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner, Updater
+from nemo_vfm.parallel.engine.turns import require_turns
 from nemo_vfm.parallel.engine.weight_updater import WeightUpdater
 from nemo_vfm.parallel.plan.mesh import join
 from nemo_vfm.parallel.tables.table_updater import TableUpdater, require_data_parallel
@@ -26,6 +28,7 @@ def start(
     """Meet the other ranks, build this rank's part of the model from the seed, and what updates it."""
     plan, mesh = parts.plan, join(parts.plan, device()) if parts.plan.world > 1 else None
     model, meta, narrowed = build_unsplit(parts)
+    require_turns(parts, model)
     pipeline, ranges = None, list[range]()
     if mesh is not None:
         require_data_parallel(model, plan)
@@ -53,8 +56,12 @@ def start(
         apply_parallelism.fill(model, derive(parts.seed, "initial weights"), device())
     shared = mesh is not None and mesh.sharding is not None
     layout = enter_layout(model, mesh, parts, autocast=shared or narrowed)
-    weights = WeightUpdater(parts.optimizer, model, mesh, offload=offload_optimizer)
+    by_child = parts.optimizer if isinstance(parts.optimizer, Mapping) else {"": parts.optimizer}
+    dense = {child: WeightUpdater(factory, model, mesh, offload=offload_optimizer, child=child)
+             for child, factory in by_child.items()}  # fmt: skip
     others: list[Updater] = [TableUpdater(model, mesh, clip)] if tables_of(model) else []
     others += [] if parts.precision.fp8 is None else [HistoryUpdater(model, mesh)]
-    return StepRunner(parts, model, layout, weights, others, pipeline, clip_norm=clip_norm,
-                      nonfinite=copy.copy(nonfinite))  # fmt: skip
+    return StepRunner(
+        parts, model, layout, next(iter(dense.values())), others, pipeline, clip_norm=clip_norm,
+        nonfinite=copy.copy(nonfinite), turns={} if "" in dense else dense,
+    )  # fmt: skip

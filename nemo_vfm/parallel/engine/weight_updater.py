@@ -5,8 +5,9 @@ run on local, plain tensors: no dispatch, and no trouble with parameters that li
 uses whole matrices (Muon, Shampoo) would compute something else on parts: a trial finds it, and it is refused.
 """
 
+import copy
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,11 +15,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.apply.local_shard import local, spread
+from nemo_vfm.parallel.apply.local_shard import local, local_storage, spread
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import in_layout_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import restore_state
-from nemo_vfm.parallel.engine.step_runner import DenseUpdater
+from nemo_vfm.parallel.engine.step_runner import TurnUpdater
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import Divisible, OptimizerFactory, match_modules
@@ -27,7 +28,7 @@ from nemo_vfm.parallel.ranks.gather import Gather
 _BUCKET_BYTES = 64 << 20  # of one all-reduce: few calls, and no second copy of all gradients
 
 
-class WeightUpdater(DenseUpdater):
+class WeightUpdater(TurnUpdater):
     """Updates the parameters of one rank, whole or parts of them; an `Updater`.
 
     Args:
@@ -36,15 +37,19 @@ class WeightUpdater(DenseUpdater):
         mesh: of the ranks; None on one.
         offload: keep the optimizer's state and the weights it updates in host memory; they travel once a step, each
             way.
+        child: the name of the model's child whose parameters are updated; empty for all of the model's.
 
     Raises:
         UserError: parameters are parts, and the optimizer needs them whole.
     """
 
-    group = "optimizer"
-
-    def __init__(self, factory: OptimizerFactory, model: nn.Module, mesh: Mesh | None, *, offload: bool) -> None:
-        self._model, self._mesh, self._holding = model, mesh, owned_params(model, mesh)
+    def __init__(
+        self, factory: OptimizerFactory, model: nn.Module, mesh: Mesh | None, *, offload: bool, child: str = ""
+    ) -> None:  # fmt: skip
+        self.group = f"optimizer_{child}" if child else "optimizer"
+        below = f"{child}." if child else ""
+        self._holding = [one for one in owned_params(model, mesh) if one.name.startswith(below)]
+        self._model, self._mesh = model, mesh
         learning = {one.name: one.parameter for one in self._holding if one.parameter.requires_grad}
         if any(spread(parameter) is not None for parameter in learning.values()):
             _require_elementwise(factory)
@@ -109,6 +114,25 @@ class WeightUpdater(DenseUpdater):
             own.grad = None  # else it would outlive the model's, into the next step
             if own.device != whole.device or own.data_ptr() != local(whole).data_ptr():
                 local(whole).copy_(own)
+
+    def snapshot(self) -> Callable[[], None]:
+        """See `TurnUpdater`; a copy takes the memory of the weights and of the optimizer's state."""
+        weights = [(local_storage(whole), local_storage(whole).clone()) for whole in self._whole.values()]
+        state = {own: copy.deepcopy(values) for own, values in self.optimizer.state.items()}
+        # Some optimizers count in their groups.
+        groups = [{key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
+                  for group in self.optimizer.param_groups]  # fmt: skip
+
+        def put_back() -> None:
+            for weight, before in weights:
+                weight.copy_(before)
+            self._stale = True  # copies in host memory are of the weights that are gone
+            self.optimizer.state.clear()
+            self.optimizer.state.update(state)
+            for group, settings in zip(self.optimizer.param_groups, groups, strict=True):
+                group.update(settings)
+
+        return put_back
 
     def state(self) -> dict[str, Tensor]:
         """The optimizer's, as `parameter name/key`; what has a parameter's shape lies as the parameter does."""

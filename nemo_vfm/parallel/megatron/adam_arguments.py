@@ -1,12 +1,13 @@
 """Reads AdamW's arguments out of a recipe's optimizer, for an engine that builds its own."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory
+from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory, Optimizers
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,14 @@ class AdamArguments:
     betas: tuple[float, float]
     eps: float
     weight_decay: float
+
+
+def one_factory(optimizers: Optimizers) -> OptimizerFactory:
+    """The only one. UserError if the recipe has several, which update in turns."""
+    if isinstance(optimizers, Mapping):
+        raise UserError(f"engine=megatron has one optimizer, but the recipe has several, which update in turns "
+                        f"({', '.join(optimizers)}). Use engine=torch.")  # fmt: skip
+    return optimizers
 
 
 def adam_arguments(factory: OptimizerFactory) -> AdamArguments:

@@ -27,10 +27,10 @@ from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
 from nemo_vfm.parallel.engine.model_start import build_unsplit, enter_layout, plan_notes
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.engine.step_runner import EngineInputs, StepRunner
-from nemo_vfm.parallel.megatron.adam_arguments import adam_arguments
+from nemo_vfm.parallel.megatron.adam_arguments import adam_arguments, one_factory
 from nemo_vfm.parallel.plan.mesh import join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory
+from nemo_vfm.parallel.plan.sharding_spec import Optimizers
 from nemo_vfm.parallel.plan.static_memory import on_meta, state_of
 from nemo_vfm.sparse.tables.fused_tables import tables_of
 
@@ -57,14 +57,14 @@ class MegatronEngine:
         return "megatron"
 
     def plan_for(
-        self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: OptimizerFactory
+        self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: Optimizers
     ) -> DevicePlan:
         """How the plan uses a number of GPUs; unlike with FSDP, `shard` splits neither weights nor gradients."""
         notes = plan_notes(num_gpus, plan, model)
         if why := self.objection(plan, Precision()):
             notes.append(f"it would not start: {why}")
         try:
-            adam_arguments(optimizer)
+            adam_arguments(one_factory(optimizer))
             if tables_of(on_meta(model)):
                 raise UserError("engine=megatron does not update embedding tables. Use engine=torch.")
         except UserError as error:
@@ -90,7 +90,8 @@ class MegatronEngine:
         """
         if why := self.objection(parts.plan, parts.precision):
             raise UserError(why)
-        adam_arguments(parts.optimizer)  # refused before anything is imported
+        optimizer = one_factory(parts.optimizer)
+        adam_arguments(optimizer)  # refused before anything is imported
         require_megatron()
         from nemo_vfm.parallel.megatron.distributed_optimizer import MegatronUpdater
         from nemo_vfm.parallel.megatron.parallel_layers import split
@@ -120,7 +121,7 @@ class MegatronEngine:
             pipeline = MegatronPipeline(model, stages_of(model, ranges, plan, mesh.at), mesh, config, groups)
         layout = enter_layout(model, mesh, parts, autocast=narrowed)
         return StepRunner(
-            parts, model, layout, MegatronUpdater(model, parts.optimizer, config, groups, mesh),
+            parts, model, layout, MegatronUpdater(model, optimizer, config, groups, mesh),
             [] if parts.precision.fp8 is None else [HistoryUpdater(model, mesh)], pipeline,
             backward=partial(run_alone, config=config, groups=groups),
             clip_norm=self.clip_norm, nonfinite=copy.copy(self.nonfinite),

@@ -1,6 +1,6 @@
 """Declares how a model can be split: names of its parts for an engine and its optimizer, and nothing that computes."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -13,6 +13,8 @@ from nemo_vfm.core.types.factory import Factory
 #: With their names, or without.
 Params: TypeAlias = Iterable[nn.Parameter] | Iterable[tuple[str, nn.Parameter]]
 OptimizerFactory: TypeAlias = Factory[[Params], torch.optim.Optimizer]
+#: One for all parameters, or one for each child of the model, by its name: they update in turns, in this order.
+Optimizers: TypeAlias = OptimizerFactory | Mapping[str, OptimizerFactory]
 
 
 @dataclass(frozen=True, slots=True)

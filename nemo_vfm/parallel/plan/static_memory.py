@@ -16,11 +16,18 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.without_compiler import without_compiler
 from nemo_vfm.parallel.plan.adapter_split import ADAPTERS, is_adapter
 from nemo_vfm.parallel.plan.plan import ParallelPlan, shares
-from nemo_vfm.parallel.plan.sharding_spec import Divisible, OptimizerFactory, ShardingSpec, match_modules, networks_of
+from nemo_vfm.parallel.plan.sharding_spec import (
+    Divisible,
+    OptimizerFactory,
+    Optimizers,
+    ShardingSpec,
+    match_modules,
+    networks_of,
+)
 
 
 def state_of(
-    model: Factory[[], nn.Module], optimizer: OptimizerFactory, plan: ParallelPlan = ParallelPlan()
+    model: Factory[[], nn.Module], optimizer: Optimizers, plan: ParallelPlan = ParallelPlan()
 ) -> tuple[int, dict[str, int]]:  # fmt: skip
     """How many parameters there are, and the bytes of weights, gradients and optimizer on the device that keeps most.
 
@@ -33,16 +40,26 @@ def state_of(
     built = on_meta(model)
     tables = [tensor for one in tables_of(built).values() for tensor in one.state().values()]
     count = count_rows(built)[1] + sum(parameter.numel() for parameter in built.parameters())
-    kept = StaticMemory(optimizer)
+    by_child = optimizer if isinstance(optimizer, Mapping) else {"": optimizer}
+    memory = {f"{child}." if child else "": StaticMemory(factory) for child, factory in by_child.items()}
     named, states = dict(built.named_parameters()), list[dict[str, int]]()
     for own in portions(built, plan):
         learning = {name: size for name, size in own.items() if named[name].requires_grad}
         weights = sum(named[name].element_size() * size for name, size in own.items())
+        updated = {
+            name: kept.by(named[name].dtype, size)
+            for name, size in learning.items()
+            for below, kept in memory.items()
+            if name.startswith(below)
+        }
+        last = [*memory][-1]  # all turns but the last are copied, in case that a later one is refused
+        copied = sum(named[name].element_size() * learning[name] + state for name, state in updated.items()
+                     if not name.startswith(last))  # fmt: skip
         states.append({
             "weights": sum(map(_bytes, built.buffers())) + weights,
             "gradients": sum(named[name].element_size() * size for name, size in learning.items()),
-            "optimizer": sum(kept.by(named[name].dtype, size) for name, size in learning.items()),
-        })  # fmt: skip
+            "optimizer": sum(updated.values()),
+        } | ({"copies of earlier turns": copied} if len(memory) > 1 else {}))  # fmt: skip
     most = max(states, key=lambda bytes_of: sum(bytes_of.values()))
     return count, most | ({"tables": sum(map(_bytes, tables))} if tables else {})
 

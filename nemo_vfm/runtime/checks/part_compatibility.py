@@ -78,6 +78,7 @@ def _of_training(job: "Train", made: Mapping[str, StepVocabulary]) -> Iterator[M
     model = network.module
     if model is not None:
         yield from _layouts(job, model)
+        yield from _turns(job, model)
         yield from _param_groups(job, model)
         yield from unusable_members(job.data, job.task, model)
     codec = model if hasattr(model, "latent_shape") else getattr(job.task, "codec", None)
@@ -228,6 +229,23 @@ def _layouts(job: "Train", model: "nn.Module") -> Iterator[Misfit]:
             yield from _fp8(job.precision.fp8, model, plan.tensor, ("precision", "fp8"))
 
 
+def _turns(job: "Train", model: "nn.Module") -> Iterator[Misfit]:
+    """What several optimizers, which update in turns, cannot do with this model, task, layout and engine."""
+    if not isinstance(job.optimizer, Mapping):
+        return
+    from nemo_vfm.parallel.engine.turns import turn_objections
+    from nemo_vfm.parallel.megatron.adam_arguments import one_factory
+
+    if job.engine.name() == "megatron":
+        try:
+            one_factory(job.optimizer)
+        except UserError as error:
+            yield ("engine",), str(error)
+    for plan in [one.plan for one in job.phases] or [job.parallel]:
+        for key, why in turn_objections(model, job.optimizer, job.task, plan, job.precision):
+            yield (key,), why
+
+
 def _param_groups(job: "Train", model: "nn.Module") -> Iterator[Misfit]:
     """Groups whose patterns match no parameter."""
     import torch
@@ -235,16 +253,19 @@ def _param_groups(job: "Train", model: "nn.Module") -> Iterator[Misfit]:
     from nemo_vfm.core.without_compiler import without_compiler
     from nemo_vfm.parallel.engine.param_groups import grouped_optimizer
 
-    if not isinstance(job.optimizer, BoundFactory) or job.optimizer.call.target is not grouped_optimizer:
-        return
-    names = [name for name, _ in model.named_parameters()]
-    with without_compiler():  # any matrix will do
-        made = job.optimizer([(name, torch.nn.Parameter(torch.zeros(2, 3))) for name in names])
-    for group in made.param_groups:
-        if "name" in group and not group["params"]:
-            known = ", ".join(dict.fromkeys(re.sub(r"\d+", "*", name) for name in names))
-            text = f"no parameter of {type(model).__name__} has such a name, or a later group has it; it has {known}"
-            yield ("optimizer", "groups", group["name"], "parameters"), text
+    by_child = job.optimizer if isinstance(job.optimizer, Mapping) else {"": job.optimizer}
+    for child, factory in by_child.items():
+        if not isinstance(factory, BoundFactory) or factory.call.target is not grouped_optimizer:
+            continue
+        below, at = (f"{child}.", ("optimizer", child)) if child else ("", ("optimizer",))
+        names = [name for name, _ in model.named_parameters() if name.startswith(below)]
+        with without_compiler():  # any matrix will do
+            made = factory([(name, torch.nn.Parameter(torch.zeros(2, 3))) for name in names])
+        for group in made.param_groups:
+            if "name" in group and not group["params"]:
+                known = ", ".join(dict.fromkeys(re.sub(r"\d+", "*", name) for name in names))
+                whose = f"no parameter of {type(model).__name__} has such a name, or a later group has it"
+                yield (*at, "groups", group["name"], "parameters"), f"{whose}; it has {known}"
 
 
 def _fp8(spec: "Fp8 | None", model: "nn.Module | None", tensor: int, at: Address) -> Iterator[Misfit]:

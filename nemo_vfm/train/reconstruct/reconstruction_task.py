@@ -21,8 +21,8 @@ from nemo_vfm.train.reconstruct.loss_terms import Pixels, Term, divergence
 class Reconstruct:
     """The task of an autoencoder.
 
-    There is no adversarial term: an engine has one optimizer, and a discriminator's weights in it would be trained to
-    help where they should oppose.
+    There is no adversarial term: a discriminator's weights under the same optimizer would be trained to help where they
+    should oppose. A task of your own with `turn_losses` has one, with an optimizer for each side.
 
     Args:
         terms: what the loss is added up from, by name.

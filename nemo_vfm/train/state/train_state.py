@@ -132,7 +132,7 @@ class TrainState:
         self.elapsed_s, self.stop, early = greatest(elapsed_s, preemption.urgency(), wished)
         self.ended_early = early > 0
         figures = {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "lr": self.result.lr}
-        self.metrics = {"skipped": 1.0} if is_skipped else figures
+        self.metrics = {"skipped": 1.0} if is_skipped else {**figures, **self.result.turns}
 
     def set_lr(self) -> None:
         """Set the learning rates of the coming step; after the last step there are none."""
@@ -200,7 +200,8 @@ class TrainState:
         Raises:
             CorruptCheckpoint: it is of another model, or of another kind of job.
         """
-        lacking = {"model", "optimizer", *(["ema"] if self.ema else [])} - saved.groups.keys()
+        needed = {"model", *(one.group for one in self.runner.dense), *(["ema"] if self.ema else [])}
+        lacking = needed - saved.groups.keys()
         if lacking or not isinstance(saved.state, dict) or saved.state.get("step") != saved.step:
             raise CorruptCheckpoint(
                 f"The checkpoint of step {saved.step} does not hold a training's state"
