@@ -1,8 +1,10 @@
 """Derives numbers and generators from a seed and the names of their use. Nothing depends on rank or worker."""
 
 import hashlib
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 def derive(seed: int, *names: str | int) -> int:
@@ -11,6 +13,8 @@ def derive(seed: int, *names: str | int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
-def generator(seed: int, *names: str | int) -> torch.Generator:
+def generator(seed: int, *names: str | int) -> "torch.Generator":
     """A CPU generator seeded by `derive`. Drawing on the CPU keeps numbers equal on every device."""
+    import torch  # those that only derive, such as curation's children, do without
+
     return torch.Generator().manual_seed(derive(seed, *names))

@@ -12,7 +12,6 @@ from math import inf
 from pathlib import Path
 
 from nemo_vfm.core import progress
-from nemo_vfm.core.device import gpus
 from nemo_vfm.core.errors import NemoVfmError
 from nemo_vfm.core.log import bar, info, warn, warn_once
 from nemo_vfm.core.storage.files import sha256_text
@@ -380,6 +379,8 @@ def _note(
 
 def say_what_codecs_lack(transcode: Transcode, decode: Decoding) -> None:
     """Report once which codecs could be faster."""
+    from nemo_vfm.core.device import gpus  # with torch, which the children that import this file do without
+
     usable(transcode.encoder)
     check_decoding(decode)
     if gpus() and transcode.encoder == "x264":

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -98,3 +99,12 @@ def test_run_says_what_runs_and_where_before_torch_is_imported(tmp_path):
     assert lines[first] == f"{recipe} runs in {tmp_path / 'run'}"
     torch = [number for number, line in enumerate(lines) if line.rpartition("|")[2].strip() == "torch"]
     assert torch and first < torch[0]
+
+
+@pytest.mark.skipif(any(Path("/dev").glob("nvidia[0-9]*")), reason="where there is a GPU, torch is asked for its name")
+def test_a_run_that_needs_no_torch_does_without_it(tmp_path):
+    (tmp_path / "needy.yaml").write_text("_target_: tests.support.needing.Needs\n")
+    words = ["run", f"{tmp_path}/needy.yaml", f"run_dir={tmp_path}/run", "--trust", "tests.support.needing"]
+    done = subprocess.run([sys.executable, "-c", PROBE, json.dumps(words)], cwd=ROOT, capture_output=True, text=True)
+    assert not {"torch", "lightning", "numpy"} & set(json.loads(done.stdout)) and (tmp_path / "run/ran").exists()
+    assert json.loads((tmp_path / "run/manifest.json").read_text())["hardware"]["device"].endswith(" CPU")

@@ -4,7 +4,7 @@ import hashlib
 import json
 import random
 import signal
-import subprocess
+import sys
 from collections import Counter
 
 import numpy as np
@@ -13,9 +13,9 @@ import pytest
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.data.shards.shard_files import ShardSet
+from tests.support import own_network, preloaded
 from tests.support.films import job, pan, texture, write_film
 from tests.support.judges import Brightest
-from tests.support.own_network import start
 
 # The process group dies before, or after, the n-th call of a function: all of it, as when a machine goes down.
 _RUN = """
@@ -112,11 +112,20 @@ def outputs(folder):
     return {p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in names}
 
 
+def status_of(films, folder, executor, place):
+    """The exit status of a curation that is to be killed; it leads a session, and so a group, of its own."""
+    errors, words = folder.with_suffix(".errors"), [str(word) for word in (films, folder, executor, *place)]
+    if executor == "ray":
+        with errors.open("w") as file:
+            status = own_network.start(_RUN, *words, stdout=file, stderr=file).wait(300)
+    else:
+        status = preloaded.Started([sys.executable, "-c", _RUN, *words], err=errors).wait(300)
+    assert status in (0, -signal.SIGKILL), errors.read_text()[-2000:]
+    return status
+
+
 def kill_and_go_on(films, folder, executor, place):
-    process = start(_RUN, films, folder, executor, *place, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    _, errors = process.communicate(timeout=300)
-    killed = process.returncode == -signal.SIGKILL
-    assert killed or process.returncode == 0, errors[-2000:]
+    killed = status_of(films, folder, executor, place) == -signal.SIGKILL
     curation(films).run(Run(folder))
     return killed
 
@@ -152,7 +161,6 @@ def test_killed_several_times_on_changing_executors(films, done, tmp_path, seed)
     random_ = random.Random(seed)
     for place in sorted(random_.sample(range(len(PLACES) - 1), 3)):
         executor = random_.choice(["inline", "processes"])
-        process = start(_RUN, films, tmp_path, executor, *PLACES[place], stdout=subprocess.DEVNULL)
-        process.communicate(timeout=300)
+        status_of(films, tmp_path, executor, PLACES[place])
     curation(films).run(Run(tmp_path))
     check(tmp_path, done)

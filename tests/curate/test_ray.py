@@ -48,7 +48,8 @@ for after in kills:
     threading.Thread(target=kill, args=(after,), daemon=True).start()
 stages = job(films).stages | {"brightest": Brightest()}
 source = Folder(path=films, take="both")
-print(job(films, source=source, executor=Ray(cpus_per_actor=0.5), stages=stages).run(Run(folder)).summary, flush=True)
+executor = Ray(cpus_per_actor=0.5, max_actors=2)  # each is a Python that begins anew: two of a step are several
+print(job(films, source=source, executor=executor, stages=stages).run(Run(folder)).summary, flush=True)
 """
 
 

@@ -3,7 +3,7 @@
 import io
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -18,6 +18,18 @@ from tests.support.slurm import Slurm, lacking, slurm
 #: Whoever comes with the partition `urgent` gets the nodes of others, who have a while to save.
 PREEMPTING = ("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE",
               "PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF")  # fmt: skip
+
+#: The launcher in a copy of one process, as is the run that it starts.
+LAUNCHER = """\
+import sys
+from launcher import local_run
+from launcher.cli import main
+from launcher.plan import recipe_info
+from tests.launcher.conftest import asking_here
+from tests.support import preloaded
+local_run.subprocess, recipe_info._output_of = preloaded.COMMANDS, asking_here()
+sys.exit(main())
+"""
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -72,15 +84,14 @@ def queue(desk: Path, monkeypatch: pytest.MonkeyPatch) -> FakeQueue:
     return found
 
 
-@pytest.fixture
-def asked_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def asking_here() -> Callable[[Sequence[str], object], CommandOutput]:
     """`nemo-vfm check` and `plan` in this process: each in one of its own would take some seconds to import torch."""
     from nemo_vfm.cli.main import main
 
     alone = threading.Lock()  # standard output is one
     known: dict[tuple[str, ...], CommandOutput] = {}  # what a recipe is does not change within a test
 
-    def said(words: Sequence[str], code: Path | None) -> CommandOutput:
+    def said(words: Sequence[str], found: object) -> CommandOutput:
         out, err = io.StringIO(), io.StringIO()
         with alone, redirect_stdout(out), redirect_stderr(err):
             if tuple(words) not in known:
@@ -88,6 +99,11 @@ def asked_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
                 known[tuple(words)] = CommandOutput(status, out.getvalue(), err.getvalue())
         return known[tuple(words)]
 
-    monkeypatch.setattr(recipe_info, "_output_of", said)
+    return said
+
+
+@pytest.fixture
+def asked_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the launcher asks of a recipe is asked in this process."""
+    monkeypatch.setattr(recipe_info, "_output_of", asking_here())
     monkeypatch.setenv("COLUMNS", "100000")  # sentences are not folded
-    yield

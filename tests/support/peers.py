@@ -1,21 +1,23 @@
 """Runs cases on four real processes that share data over gloo, and records what each saw.
 
-One process runs all cases one after another, since starting one costs seconds.
+Each runs all cases one after another, as a copy of the server of `preloaded.py`: begun anew, it imports for seconds.
 """
 
 import hashlib
 import json
 import os
+import pickle
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from itertools import islice
-from multiprocessing import get_context
 from pathlib import Path
 
 from nemo_vfm.core.types.batch import Batch
+from tests.support import preloaded
 
 NUM_RANKS = 4
 TIMEOUT_S = 20.0
@@ -80,20 +82,20 @@ def data_of(case: Case):
 
 def run(cases: list[Case], folder: Path) -> list[dict[str, dict[str, object]]]:
     """What each rank saw, by the case's name; a rank that died or was stopped has what it saw before."""
-    context = get_context("spawn")
-    processes = [context.Process(target=_rank, args=(rank, cases, folder)) for rank in range(NUM_RANKS)]
+    (folder / "cases").write_bytes(pickle.dumps(cases))
+    codes = [f"from {__name__} import run_rank; run_rank({rank}, {str(folder)!r})" for rank in range(NUM_RANKS)]
+    processes = [
+        preloaded.Started([sys.executable, "-c", code], err=folder / f"{rank}.err") for rank, code in enumerate(codes)
+    ]
     stopped = {rank for case in cases for rank in case.hangs_after}
-    for process in processes:
-        process.start()
     try:
         for rank, process in enumerate(processes):
             if rank not in stopped:
-                process.join(120)
-                assert not process.is_alive(), "a rank hangs"
+                process.wait(120)  # one that hangs raises
     finally:
         for process in processes:
             process.kill()
-            process.join()
+            process.wait()
     return [_read(folder / f"{rank}.jsonl") for rank in range(NUM_RANKS)]
 
 
@@ -101,7 +103,10 @@ def _read(path: Path) -> dict[str, dict[str, object]]:
     return {line["case"]: line for line in map(json.loads, path.read_text().splitlines())}
 
 
-def _rank(rank: int, cases: list[Case], folder: Path) -> None:
+def run_rank(rank: int, path: str) -> None:
+    """What runs in the process of a rank."""
+    folder = Path(path)
+    cases: list[Case] = pickle.loads((folder / "cases").read_bytes())
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
     import torch.distributed as dist

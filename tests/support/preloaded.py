@@ -13,6 +13,7 @@ import gc
 import importlib
 import importlib.metadata
 import importlib.util
+import io
 import json
 import os
 import runpy
@@ -287,6 +288,8 @@ def _become(words: list[str], cwd: str, environment: dict[str, str], installed: 
     local_launch.subprocess = sweep.subprocess = COMMANDS  # type: ignore[assignment]
     os.environ.clear()
     os.environ.update(environment)
+    if environment.get("PYTHONUNBUFFERED") and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # Python looks at the variable when it begins
     os.chdir(cwd)
     alone = words[0] == "-P"
     words = words[alone:]

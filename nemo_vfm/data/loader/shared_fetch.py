@@ -23,9 +23,8 @@ from nemo_vfm.data.batching.batch_source import Loaded, ReadTraffic, ScheduledBa
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.loader.batch_loader import within
 from nemo_vfm.data.loader.fetch_exchange import Exchange, FetchedBytes, HasSpans
-from nemo_vfm.data.shards.read_in_place import Buffers, Spread
 from nemo_vfm.data.shards.shard_files import Entry
-from nemo_vfm.data.shards.shard_folder import LocalShard
+from nemo_vfm.data.shards.shard_folder import Buffers, LocalShard, Spread
 
 
 class HeldSamples:

@@ -7,30 +7,18 @@ two (2 cores, 2026-11): 17,500 and 18,500; when every member was read, checked a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.data.shards.safetensors_views import StoredTensor, header_and_tensors
-from nemo_vfm.data.shards.shard_folder import Entry, LocalShard
+from nemo_vfm.data.shards.shard_folder import Buffers, Entry, LocalShard, Spread
 
 #: Memory to read to, (samples, bytes) uint8, of every tensor by name.
 Rows = Mapping[str, NDArray[np.uint8]]
-#: What one call fills, in order.
-Buffers = Sequence[bytearray | NDArray[np.uint8]]
-
-
 _MAX_KINDS = 256
-
-
-class Spread(NamedTuple):
-    """Members that lie near each other: where the first begins, bytes before each, and bytes of the whole."""
-
-    offset: int
-    gaps: tuple[int, ...]
-    size: int
 
 
 @runtime_checkable

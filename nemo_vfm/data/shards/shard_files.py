@@ -29,16 +29,17 @@ from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.faults import ShardChanged
 from nemo_vfm.data.shards.clip_id import is_key
-from nemo_vfm.data.shards.read_in_place import Buffers, Spread
 from nemo_vfm.data.shards.shard_cache import ShardCache
 from nemo_vfm.data.shards.shard_folder import (
     INDEX_SCHEMA,
     SHARDS_SCHEMA,
+    Buffers,
     Entry,
     LocalShard,
     OpenShard,
     SampleRecord,
     ShardRecord,
+    Spread,
     folder_at,
     indexed_entries,
     listed_entries,

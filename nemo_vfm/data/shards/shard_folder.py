@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,16 @@ INDEX_SCHEMA = "nemo_vfm.shard_index/1"
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.tar")
 _MAX_INDEX_BYTES = 2 << 30
 _AT_ONCE = 16
+#: What one call fills, in order.
+Buffers = Sequence[bytearray | NDArray[np.uint8]]
+
+
+class Spread(NamedTuple):
+    """Members that lie near each other: where the first begins, bytes before each, and bytes of the whole."""
+
+    offset: int
+    gaps: tuple[int, ...]
+    size: int
 
 
 class LocalFolder:
@@ -95,7 +105,7 @@ class LocalShard:
         self.require_unchanged()
         return os.pread(self._descriptor, size, offset)
 
-    def read_into(self, offset: int, buffers: Sequence[bytearray | NDArray[np.uint8]]) -> int:
+    def read_into(self, offset: int, buffers: Buffers) -> int:
         """Fill the buffers in order; the number of bytes read, fewer where the tar ends. Does not look for changes."""
         return os.preadv(self._descriptor, buffers, offset)  # type: ignore[arg-type]  # numpy's arrays are buffers
 

@@ -35,10 +35,10 @@ def folders(tmp_path_factory):
     for name, frames in films.items():
         write_film(source / f"{name}.mp4", frames, crf=4)
     restore = {"letterbox": Letterbox(), "destripe": Destripe()}
-    found = {}
+    found, executor = {}, Processes(workers=1)  # each child imports torch for the stripes
     for name, restorers in (("as_it_is", {}), ("mended", restore)):
         folder = tmp_path_factory.mktemp(name)
-        job(source, restore=restorers, keep_clips=True, rules={}, captions={}).run(Run(folder))
+        job(source, restore=restorers, keep_clips=True, rules={}, captions={}, executor=executor).run(Run(folder))
         found[name] = {row["source"].removesuffix(".mp4"): row for row in rows(folder)}
         for row in found[name].values():
             (row["media"],) = folder.glob(f"**/{row['clip_id']}-*.mp4")

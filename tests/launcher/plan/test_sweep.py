@@ -11,6 +11,7 @@ from launcher.plan.recipe_info import Point, Step, Work
 from launcher.request.cluster import Slurm
 from nemo_vfm.cli.main import main as nemo_vfm_main
 from tests.launcher.render.test_quoting import HOSTILE
+from tests.support import preloaded
 from tests.support.repository import ROOT
 from tests.support.slurm_jobs import run, small_job
 
@@ -198,9 +199,8 @@ def test_tasks_of_a_sweep_are_asked_to_stop_as_early_as_the_slowest_checkpoint_o
 
 
 @pytest.mark.slow  # launched runs
-def test_on_this_machine_its_runs_follow_one_another_and_the_table_says_how_they_ended(desk, capfd):
-    from nemo_vfm.cli.main import main as nemo_vfm
-
+def test_on_this_machine_its_runs_follow_one_another_and_the_table_says_how_they_ended(desk, capfd, monkeypatch):
+    monkeypatch.setattr("launcher.local_run.subprocess", preloaded.COMMANDS)
     assert main(["submit", "needy.yaml", "cluster=local", *TRUST, *SWEEP]) == 2
     assert (desk / "runs/needy-sweep/path=null/ran").exists()
     (desk / "given.txt").touch()
@@ -208,7 +208,7 @@ def test_on_this_machine_its_runs_follow_one_another_and_the_table_says_how_they
     capfd.readouterr()
     assert main(["status", "runs/needy-sweep"]) == 0
     assert "2 of 2 runs are done" in capfd.readouterr().out
-    assert nemo_vfm(["report", "runs/needy-sweep"]) == 0
+    assert nemo_vfm_main(["report", "runs/needy-sweep"]) == 0
     assert capfd.readouterr().out.count(" done ") == 2
     table = json.loads((desk / "runs/needy-sweep/sweep.json").read_text())
     assert [(row["state"], row["exit_status"]) for row in table["points"]] == [("done", 0)] * 2

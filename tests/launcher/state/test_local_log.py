@@ -3,9 +3,8 @@
 import io
 import os
 import pty
-import signal
-import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,8 @@ import pytest
 
 from launcher.cli import main
 from launcher.state import logs
+from tests.launcher.conftest import LAUNCHER
+from tests.support import preloaded
 from tests.support.repository import ROOT
 
 TALKS = """\
@@ -45,21 +46,28 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+class Launcher(preloaded.Started):
+    """The launcher in a process of its own; what it says goes into files."""
+
+    def __init__(self, *words: str) -> None:
+        self.out, self.err = (Path(f"{words[0]}-{time.monotonic_ns()}.{name}") for name in ("out", "err"))
+        super().__init__([sys.executable, "-c", LAUNCHER, *words], out=self.out, err=self.err, cwd=Path.cwd())
+
+    def until(self, word: str) -> None:
+        """Wait until it has said a word."""
+        end = time.monotonic() + 60
+        while word not in self.out.read_text():
+            assert self.poll() is None and time.monotonic() < end, self.err.read_text()
+            time.sleep(0.02)
+
+
 @contextmanager
-def begun(*words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The launcher in a process of its own."""
-    command = [sys.executable, "-m", "launcher", *words]
-    # Unbuffered: `communicate` reads past the buffer, so what a line's reading took ahead would be lost.
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def until(process: subprocess.Popen[bytes], word: str) -> None:
-    """Read what it says up to a line."""
-    assert any(word in line.decode() for line in process.stdout), process.stderr.read().decode()
+def begun(*words: str) -> Iterator[Launcher]:
+    process = Launcher(*words)
+    try:
+        yield process
+    finally:
+        process.kill()
 
 
 SUBMIT = ("submit", "talks.yaml", "cluster=local", "--trust", "talking")
@@ -68,21 +76,20 @@ SUBMIT = ("submit", "talks.yaml", "cluster=local", "--trust", "talking")
 @pytest.mark.slow  # launched runs
 def test_what_it_says_is_shown_as_it_comes_followed_by_others_and_kept_for_each_launch(desk, capsys):
     with begun(*SUBMIT) as launcher:
-        until(launcher, "one \u00e9")
+        launcher.until("one \u00e9")
         with begun("logs", "-f", "runs/talks") as follower:
-            until(follower, "one \u00e9")
+            follower.until("one \u00e9")
             (desk / "go").touch()
-            out, err = launcher.communicate(timeout=60)
-            followed, _ = follower.communicate(timeout=60)
-    assert launcher.returncode == 0 and follower.returncode == 0
-    assert b"three" in out and b"two" in err and b"two" not in out
-    assert b"two" in followed and b"three" in followed
+            assert launcher.wait(60) == follower.wait(60) == 0
+    out, err, followed = launcher.out.read_text(), launcher.err.read_text(), follower.out.read_text()
+    assert "three" in out and "two" in err and "two" not in out
+    assert "two" in followed and "three" in followed
     assert main(["logs", "runs/talks"]) == 0
     kept = capsys.readouterr().out
     assert kept.index("one \u00e9") < kept.index("three") < kept.index("==> local-1.err <==") < kept.index("two")
 
     with begun(*SUBMIT) as launcher:  # finds the run done
-        launcher.communicate(timeout=60)
+        assert launcher.wait(60) == 0
     names = sorted(file.name for file in (desk / "runs/talks/launch/logs").iterdir())
     assert names == ["local-1.err", "local-1.out", "local-2.err", "local-2.out"]
     assert main(["logs", "runs/talks"]) == 0
@@ -93,28 +100,29 @@ def test_what_it_says_is_shown_as_it_comes_followed_by_others_and_kept_for_each_
 @pytest.mark.slow  # a launched run
 def test_a_run_whose_launcher_was_killed_goes_on_and_is_followed_to_its_end(desk):
     with begun(*SUBMIT) as launcher:
-        until(launcher, "one \u00e9")
-        launcher.send_signal(signal.SIGKILL)
-        launcher.wait()
+        launcher.until("one \u00e9")
+        launcher.kill()
+        launcher.wait(60)
     with begun("logs", "-f", "runs/talks") as follower:
-        until(follower, "one \u00e9")
+        follower.until("one \u00e9")
         assert follower.poll() is None
         (desk / "go").touch()
-        followed, _ = follower.communicate(timeout=60)
-    assert b"three" in followed and follower.returncode == 0
+        assert follower.wait(60) == 0
+    assert "three" in follower.out.read_text()
 
 
 @pytest.mark.slow  # launched runs
 def test_a_terminal_is_left_to_the_run_and_no_log_is_kept(desk, capsys):
     (desk / "go").touch()
     mine, theirs = pty.openpty()
+    errors = os.dup(theirs)
     try:
-        command = [sys.executable, "-m", "launcher", *SUBMIT]
-        assert subprocess.run(command, stdout=theirs, stderr=theirs, timeout=60, check=False).returncode == 0
+        command = [sys.executable, "-c", LAUNCHER, *SUBMIT]
+        assert preloaded.Child(command, stdout=theirs, stderr=errors).wait(60) == 0
         seen = os.read(mine, 1 << 16).decode()
     finally:
-        os.close(mine)
-        os.close(theirs)
+        for one in (mine, theirs, errors):
+            os.close(one)
     assert "one \u00e9" in seen and "three" in seen
     assert main(["logs", "-f", "runs/talks"]) == 0
     assert "ran in a terminal" in capsys.readouterr().out

@@ -1,7 +1,6 @@
 """Tests that cluster=local gives the run folder and exit status of a cluster, here and at once."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 
 from launcher.cli import main
 from launcher.state.logs import OnTerminal
+from tests.launcher.conftest import LAUNCHER
 from tests.support import preloaded
 from tests.support.repository import ROOT
 
@@ -110,8 +110,8 @@ def test_several_nodes_are_not_this_machine(desk, capsys):
 @pytest.mark.slow
 def test_a_signal_is_handed_on_to_the_run_which_saves_and_ends_with_its_own_status(desk):
     (desk / "long.yaml").write_text("_target_: tests.support.spread.Together\nnum: 1\nsteps: 400\npause_s: 0.1\n")
-    words = [sys.executable, "-m", "launcher", "submit", "long.yaml", "cluster=local", *TRUST]
-    process = subprocess.Popen(words, cwd=desk, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    words = [sys.executable, "-c", LAUNCHER, "submit", "long.yaml", "cluster=local", *TRUST]
+    process = preloaded.Started(words, cwd=desk, err=desk / "said")
     try:
         until = time.monotonic() + 120
         while not (desk / "runs/long/count").is_file():
