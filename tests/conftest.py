@@ -20,7 +20,6 @@ from hypothesis import HealthCheck, settings
 
 from nemo_vfm.core import secret
 from nemo_vfm.data.video import realtime_guard
-from nemo_vfm.parallel.layers import linear as matmul_support
 from tests.support import loopback, object_store
 from tests.support.longest import longest_first
 
@@ -103,6 +102,8 @@ def failing(small_store: object_store.Failing) -> Iterator[object_store.Failing]
 @pytest.fixture(params=["1", "0"], ids=["fast bf16", "slow bf16"])
 def fast_bf16(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
     """Both answers of `has_fast_bf16`, one after the other, for this process and those that it starts."""
+    from nemo_vfm.parallel.layers import linear as matmul_support  # which imports torch
+
     monkeypatch.setenv("NEMO_VFM_CPU_BF16", request.param)
     matmul_support._slow_bf16_said.cache_clear()
     yield request.param == "1"
@@ -151,6 +152,8 @@ def pytest_configure(config: pytest.Config) -> None:
     plugin._runtest_for = runtest_for
     logging.getLogger().addHandler(logging.NullHandler())  # else Python itself would say warnings on standard error
     given: dict[str, Any] = getattr(config, "workerinput", {})
+    if not config.getoption("numprocesses", None):
+        import torch  # noqa: F401 - before all others, but not in xdist's controller, which never needs it
     if given and config.option.verbose <= 0:
         _report_less(config)
     if given and [Path(one).resolve() for one in config.args] == [HERE]:
