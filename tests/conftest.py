@@ -249,8 +249,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was collected out of garbage collections: one took a second, and some libraries ask for many."""
-    gc.collect()
+    """Leave what was collected out of garbage collections: one took a second, and some libraries ask for many.
+
+    The garbage in it, 15 MB, stays, too: to look for it takes that second.
+    """
     gc.freeze()
 
 
