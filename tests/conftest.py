@@ -20,7 +20,6 @@ from hypothesis import HealthCheck, settings
 
 from nemo_vfm.core import secret
 from nemo_vfm.data.video import realtime_guard
-from nemo_vfm.parallel.layers import linear as matmul_support
 from tests.support import loopback, object_store
 from tests.support.longest import longest_first
 
@@ -103,6 +102,8 @@ def failing(small_store: object_store.Failing) -> Iterator[object_store.Failing]
 @pytest.fixture(params=["1", "0"], ids=["fast bf16", "slow bf16"])
 def fast_bf16(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
     """Both answers of `has_fast_bf16`, one after the other, for this process and those that it starts."""
+    from nemo_vfm.parallel.layers import linear as matmul_support  # which imports torch
+
     monkeypatch.setenv("NEMO_VFM_CPU_BF16", request.param)
     matmul_support._slow_bf16_said.cache_clear()
     yield request.param == "1"
@@ -151,10 +152,34 @@ def pytest_configure(config: pytest.Config) -> None:
     plugin._runtest_for = runtest_for
     logging.getLogger().addHandler(logging.NullHandler())  # else Python itself would say warnings on standard error
     given: dict[str, Any] = getattr(config, "workerinput", {})
+    if not config.getoption("numprocesses", None):
+        import torch  # noqa: F401 - before all others, but not in xdist's controller, which never needs it
+    if given and config.option.verbose <= 0:
+        _report_less(config)
     if given and [Path(one).resolve() for one in config.args] == [HERE]:
         folders = sorted({str(HERE / path.relative_to(HERE).parts[0]) for path in HERE.glob("*/**/test_*.py")})
         first = len(folders) * int(given["workerid"].removeprefix("gw")) // given["workercount"]
         config.args = folders[first:] + folders[:first]
+
+
+def _report_less(config: pytest.Config) -> None:
+    """Send the process that shares out the tests two messages of most tests, not six: each is Python on both sides.
+
+    Those that are left out say that a test begins, that it has ended, and that what is around it took no time.
+    """
+    (interactor,) = (one for one in config.pluginmanager.get_plugins() if type(one).__name__ == "WorkerInteractor")
+    send = interactor.sendevent
+
+    def sendevent(name: str, **more: Any) -> None:
+        told = more.get("data", {})
+        if told.get("outcome") == "passed":
+            told["keywords"] = {}  # which are asked for where a test was skipped
+            if told.get("when") != "call" and told["duration"] < 0.01 and not told["sections"]:
+                return
+        if name not in ("logstart", "logfinish"):
+            send(name, **more)
+
+    interactor.sendevent = sendevent
 
 
 @pytest.hookimpl(tryfirst=True)  # before the fixtures
@@ -224,8 +249,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was collected out of garbage collections: one took a second, and some libraries ask for many."""
-    gc.collect()
+    """Leave what was collected out of garbage collections: one took a second, and some libraries ask for many.
+
+    The garbage in it, 15 MB, stays, too: to look for it takes that second.
+    """
     gc.freeze()
 
 

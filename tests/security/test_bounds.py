@@ -21,8 +21,8 @@ MAX_UNITS, MAX_MB = 75, 200  # none took more than 35 units
 WORST = {
     "harmless": (WIDE, []),
     **{name: (text, []) for name, text in HOSTILE.items()},
-    "100 MB": ("a: " + "x" * 100_000_000, []),
-    "100 MB of lines": ("a: 1\n" * 20_000_000, []),
+    "100 MB": (lambda: "a: " + "x" * 100_000_000, []),  # not before it is asked for: all processes import this file
+    "100 MB of lines": (lambda: "a: 1\n" * 20_000_000, []),
     "10,000 levels": ("a: " + "[" * 10_000 + "]" * 10_000, []),
     "10,000 levels of mappings": ("a: " + "{a: " * 10_000 + "1" + "}" * 10_000, []),
     "as many values as there may be": (WIDE + "names: [" + "a, " * 19_000 + "]", []),
@@ -67,7 +67,7 @@ def costs(tmp_path_factory):
     (folder / "conf/w/x.yaml").write_text("defaults: [" + ", ".join(f"{{s{n}.a: n15}}" for n in range(4000)) + "]\n")
     lines = []
     for number, (text, changes) in enumerate(WORST.values()):
-        (folder / f"r{number}.yaml").write_text(text.replace("@", PARTS))
+        (folder / f"r{number}.yaml").write_text((text() if callable(text) else text).replace("@", PARTS))
         lines.append(json.dumps({"file": f"r{number}.yaml", "changes": changes}))
     done = subprocess.run([sys.executable, "-m", "tests.support.bounded", str(folder)], input="\n".join(lines),
                           capture_output=True, text=True, timeout=300, cwd=ROOT)  # fmt: skip

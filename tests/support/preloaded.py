@@ -10,6 +10,7 @@ import atexit
 import fcntl
 import functools
 import gc
+import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -50,7 +51,7 @@ _IMPORTED = (
     *(f"nemo_vfm.report.sections.{file.stem}" for file in (ROOT / "nemo_vfm/report/sections").glob("[a-z]*.py")),
     "torch.utils.tensorboard", "omegaconf", "pandas", "s3fs", "attr.validators",
 )  # fmt: skip
-_SERVE = f"from {__name__} import serve; serve(int(__import__('sys').argv[1]))"
+_SERVE = f"from {__name__} import serve; serve(*map(int, __import__('sys').argv[1:]))"
 _SERVER = "NEMO_VFM_TEST_SERVER"  # the descriptor by which the words of a shell ask
 #: Stands for a program in a shell.
 _WORD = f"""#!{{python}}
@@ -165,21 +166,36 @@ def import_too(modules: Sequence[str]) -> None:
 
 
 def _server() -> socket.socket:
-    """The way to this process's own server, which ends with it, or in a copy to the server that made it."""
+    """The way to the server of this checkout, or in a copy to the server that made it."""
     if not _asking:
         _asking.append(_started_server(sys.executable, ROOT))
     return _asking[0]
 
 
 def _started_server(python: str | Path, checkout: Path) -> socket.socket:
-    """The way to a server of an environment and a checkout, which holds this module."""
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    """The way to a server of an environment and a checkout, which holds this module.
+
+    Processes that share the tests share it, too, and it ends with the one that started them; else it ends with this
+    one. It is started by the first that wants it.
+    """
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    name = f"\0{run or os.getpid()} {hashlib.sha256(f'{python} {checkout}'.encode()).hexdigest()}"
     # A cluster of a test ends whatever has its variable.
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SLURM_CONF")}
-    with its:
-        subprocess.Popen([python, "-c", _SERVE, str(its.fileno())], cwd=checkout, env=environment,
-                         pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
-    return ours
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SLURM_CONF")}
+    ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    while True:
+        with suppress(ConnectionRefusedError):
+            ours.connect(name)
+            return ours
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as its:
+            try:
+                its.bind(name)
+            except OSError:  # another was first
+                continue
+            its.listen(64)
+            words = [python, "-c", _SERVE, str(its.fileno()), str(os.getppid() if run else os.getpid())]
+            subprocess.Popen(words, cwd=checkout, env=environment, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL,
+                             start_new_session=True)  # fmt: skip
 
 
 class Shell:
@@ -212,28 +228,38 @@ def ask(*words: str) -> int:
     return status if status >= 0 else 128 - status
 
 
-def serve(fd: int) -> None:
-    """Import, then start what is asked for until nobody can ask any more; a command's own copy returns as it ends."""
+def serve(fd: int, owner: int) -> None:
+    """Import, then start what is asked for until the owner has ended and nobody can ask any more.
+
+    A command's own copy returns as it ends.
+    """
     # Each Trainer asks all packages that are installed for callbacks of theirs.
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
     importlib.metadata.entry_points(group="lightning.pytorch.callbacks_factory")
     _import(filter(importlib.util.find_spec, _IMPORTED))
     _prepare()
     installed = [path for path in sys.path if path and Path(path) != ROOT]
-    with socket.socket(fileno=fd) as asked:
-        while (received := socket.recv_fds(asked, _MAX_BYTES, _MAX_FDS))[0]:
-            if not received[1]:
-                _import(json.loads(received[0]))
-                continue
-            if os.fork() == 0:
-                break
-            for descriptor in received[1]:
-                os.close(descriptor)
-        else:
-            return
-    words, cwd, environment, files = json.loads(received[0])
-    if _is_the_command(received[1], files):
-        _become(words, cwd, environment, installed)
+    owners_end, others, asking = os.pidfd_open(owner), socket.socket(fileno=fd), list[socket.socket]()
+    while (ready := connection.wait([others, *(asking or [owners_end])])) != [owners_end]:
+        if others in ready:
+            asking.append(others.accept()[0])
+        for one in filter(ready.__contains__, list(asking)):
+            message, received, *_ = socket.recv_fds(one, _MAX_BYTES, _MAX_FDS)
+            if not message:
+                asking.remove(one)
+                one.close()
+            elif not received:
+                _import(json.loads(message))
+            elif os.fork() == 0:
+                for way in (others, *asking):
+                    way.close()
+                os.close(owners_end)
+                words, cwd, environment, files = json.loads(message)
+                if _is_the_command(received, files):
+                    _become(words, cwd, environment, installed)
+            else:
+                for descriptor in received:
+                    os.close(descriptor)
 
 
 def _prepare() -> None:

@@ -44,12 +44,12 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 @pytest.fixture(scope="module")
 def alone(adapters: Mapping[str, Path]) -> dict[str, Any]:
-    """Latents from one rank: exact, with a step cache, and without adapters."""
+    """Latents from one rank: exact, with a step cache, and without the adapters that some have."""
     families = list(FAMILIES)
     return {
         "exact": on_ranks(1, sampled_latents, {}, families, adapters)[0],
         "cached": on_ranks(1, sampled_latents, {}, families, adapters, 1.0)[0],
-        "plain": on_ranks(1, sampled_latents, {}, families)[0],
+        "plain": on_ranks(1, sampled_latents, {}, list(adapters))[0],
     }
 
 
