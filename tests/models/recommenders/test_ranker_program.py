@@ -1,6 +1,5 @@
 """Tests that torch alone gives a ranker's scores from its program, for any number of samples and ids."""
 
-import copy
 import json
 import subprocess
 import sys
@@ -121,15 +120,14 @@ def learned(kind: type[nn.Module]) -> nn.Module:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", cases([DLRM, DCNv2, DIN, HSTU], [DLRM, HSTU]))
 def test_rows_of_a_byte_a_number_rank_what_a_teacher_taught_as_those_of_fp32_do(kind, tmp_path):
-    model, batch, found = learned(kind), logged(LEARNED, LEARNED + HELD_OUT), {}
+    model, batch = learned(kind), logged(LEARNED, LEARNED + HELD_OUT)
     names, labels = model.features(), batch.labels["click"]
-    for rows in ("fp32", "int8"):
-        write_ranker(copy.deepcopy(model), tmp_path, rows)
-        with torch.no_grad():
-            scores = called(torch.export.load(tmp_path / PROGRAM).module(), batch, names)
-        found[rows] = auc(scores[:, 0], labels)
-    assert found["fp32"] > 0.75, "it learned; the teacher itself has 0.85"
-    assert found["int8"] == pytest.approx(found["fp32"], abs=5e-4)
+    with torch.no_grad():
+        fp32 = auc(model(batch)[:, 0].sigmoid(), labels)  # a program of fp32 gives the same, see above
+        write_ranker(model, tmp_path, "int8")
+        int8 = auc(called(torch.export.load(tmp_path / PROGRAM).module(), batch, names)[:, 0], labels)
+    assert fp32 > 0.75, "it learned; the teacher itself has 0.85"
+    assert int8 == pytest.approx(fp32, abs=5e-4)
 
 
 def recipe(folder: Path) -> Path:
