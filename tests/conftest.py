@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import importlib.metadata
 import logging
 import os
 import random
@@ -48,6 +49,9 @@ BORN_SO = bool(realtime_guard.real_time_threads())  # as under chrt
 
 # Garbage of a test is small, and the collector looked for it 14 times as often: 5 to 10 % of all that Python computes.
 gc.set_threshold(10_000, 20, 20)
+
+# Each Trainer asks all packages that are installed for callbacks of theirs, which took longer than some trainings here.
+importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
 
 # A shell's background jobs begin deaf to Ctrl-C, and so would all that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,6 +1,5 @@
 """Tests that TransNet gives the published network's numbers, and that its windows cover every video."""
 
-import subprocess
 import sys
 import zlib
 
@@ -11,6 +10,7 @@ from safetensors.torch import save_file
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.models.transnet import EDGE, STEP, WINDOW, TransNetV2, around, histograms, load_transnet, windows
+from tests.support import preloaded
 
 PLACES = [0, 1, 29, 30, 31, 44, 45, 59]
 # What the authors' PyTorch code (inference-pytorch, 2026-11) gives for `seeded` and `frames`, at PLACES.
@@ -120,6 +120,6 @@ def test_a_file_of_the_network_is_read_and_another_is_refused(tmp_path, model):
 def test_the_authors_kind_of_checkpoint_is_converted_and_read(tmp_path, model):
     torch.save(model.state_dict(), tmp_path / "transnetv2-pytorch-weights.pth")
     words = [sys.executable, "-m", "nemo_vfm", "convert", str(tmp_path / "transnetv2-pytorch-weights.pth")]
-    subprocess.run([*words, str(tmp_path / "out")], check=True, capture_output=True)
+    assert preloaded.run([*words, str(tmp_path / "out")]).returncode == 0
     loaded = load_transnet(tmp_path / "out").state_dict()
     assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from nemo_vfm.cli.main import main
 from tests.support import preloaded
 
 ROOT = Path(__file__).parents[2]
@@ -112,12 +113,12 @@ def test_a_run_killed_while_training_continues_to_the_same_weights(finished: Pat
 
 @pytest.mark.slow  # a quickstart on real videos, 16 s
 @pytest.mark.skipif("NEMO_VFM_TEST_DATA" not in os.environ, reason="NEMO_VFM_TEST_DATA is not set")
-def test_a_users_own_folder_with_hostile_files_ends_well(tmp_path: Path) -> None:
+def test_a_users_own_folder_with_hostile_files_ends_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir, videos = tmp_path / "run", tmp_path / "videos"
     too_long = shutil.ignore_patterns("sintel*")  # 40 s of film, of whose kind there are others
     shutil.copytree(f"{os.environ['NEMO_VFM_TEST_DATA']}/videos", videos, ignore=too_long)
-    done = run(run_dir, f"input={videos}", "steps.train.loop.duration=2 steps", "steps.sample.prompts.num=2")
-    assert done.returncode == 0, done.stderr[-3000:]
+    words = command(run_dir, f"input={videos}", "steps.train.loop.duration=2 steps", "steps.sample.prompts.num=2")
+    assert main(words[3:]) == 0, capsys.readouterr().err[-3000:]
     ledger = json.loads((run_dir / "curate/ledger.json").read_text())
     assert adds_up(ledger)
     assert ledger["files"]["in"] == 10

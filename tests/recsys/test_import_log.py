@@ -4,7 +4,6 @@ import json
 import math
 import random
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -33,12 +32,12 @@ from nemo_vfm.recsys.sources.log_reading import LogPosition
 from nemo_vfm.recsys.sources.parquet_log import ParquetLog
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
+from tests.support import preloaded
 from tests.support.criteo_files import write_criteo
 from tests.support.jagged_rows import lists
 from tests.support.killed_import import imports
 from tests.support.kuairand_files import kuairand_rows, write_kuairand
 from tests.support.log_samples import random_log, samples_of
-from tests.support.repository import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +111,7 @@ def test_a_kill_at_any_file_operation_leaves_the_bytes_of_a_run_without(logs, wh
 def kill(folder: Path, operations: list[int]) -> str:
     """Run the imports in processes that die at these file operations, and once more to the end."""
     command = [sys.executable, "-m", "tests.support.killed_import", str(folder), *map(str, operations)]
-    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=300)
+    done = preloaded.run(command)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 

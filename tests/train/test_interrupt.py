@@ -17,6 +17,17 @@ from tests.support.tiny_training import RECIPE, changes, command, fate, metrics,
 
 LIMIT_S = 300.0  # of any run here, on a machine that has other things to do
 PROMISE = "the run ends after this step, with a checkpoint"
+#: The launcher, whose run is a copy, too. A copy has a group of its own; a real one must not, for a terminal's Ctrl-C.
+LAUNCHER = """
+import sys
+from types import SimpleNamespace
+from launcher import cli, local_run
+from tests.support.preloaded import COMMANDS
+def in_the_same_group(words, *, env, cwd, stdout, stderr):
+    return COMMANDS.Popen(words, env=env, cwd=cwd, stdout=stdout, stderr=stderr)
+local_run.subprocess = SimpleNamespace(Popen=in_the_same_group)
+sys.exit(cli.main())
+"""
 
 
 class Terminal:
@@ -126,10 +137,11 @@ def test_ctrl_c_in_a_workflow_on_this_machine_saves_the_training_and_begins_noth
     made = changes(data, tmp_path / "run", fate("waits", rank=0, step=4))
     words = [f"steps.train.{word}" for word in made
              if not word.startswith("run_dir=")]  # fmt: skip
-    run_here = [sys.executable, "-m", "launcher", "submit", "recipe.yaml", "cluster=local", "--overlay", "smoke"]
+    run_here = [sys.executable, "-c", LAUNCHER, "submit", "recipe.yaml", "cluster=local", "--overlay", "smoke"]
     training = Terminal([*run_here, "--trust", "tests.support", *words], tmp_path, cwd=tmp_path)
     training.until((tmp_path / "run/train/fate-0").exists)
     training.press_ctrl_c()
+    os.kill(json.loads((tmp_path / "run/status.json").read_text())["pid"], signal.SIGINT)
     assert training.status() == 130
     said = training.said()
     assert said.count(PROMISE) == 1 and "interrupted at step 5; its checkpoint is in" in said
