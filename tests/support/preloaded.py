@@ -290,7 +290,7 @@ def _become(words: list[str], cwd: str, environment: dict[str, str], installed: 
     from nemo_vfm.runtime import local_launch, sweep
 
     local_launch.subprocess = sweep.subprocess = COMMANDS  # type: ignore[assignment]
-    recipe_info.subprocess = SimpleNamespace(run=_ask_for, DEVNULL=None)  # type: ignore[assignment]
+    recipe_info.subprocess = SimpleNamespace(run=_ask_for, DEVNULL=None, TimeoutExpired=subprocess.TimeoutExpired)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
