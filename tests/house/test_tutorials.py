@@ -69,6 +69,7 @@ def test_a_tutorial_works_from_its_first_command_to_its_last_and_makes_what_it_s
     extras.mkdir()
     BEGINS_WITH[name](folder)
     script = "\n".join(map(shorter, blocks(str(page.relative_to(ROOT)), "bash")))
+    script = re.sub("^vfm-launch", "copied-python -P -m launcher", script, flags=re.MULTILINE)
     wanted = [
         one for extra in ",".join(EXTRAS.findall(script)).split(",") if extra for one in setup_lists()["EXTRAS"][extra]
     ]

@@ -13,6 +13,7 @@ import pytest
 
 from nemo_vfm.config import compose
 from tests.support import foreign
+from tests.support.fresh_environment import reuse_compiled
 from tests.support.repository import CODE, ROOT, yaml_files
 
 pytestmark = pytest.mark.slow  # it builds and installs
@@ -123,6 +124,7 @@ def site(wheel, tmp_path_factory):
     folder = tmp_path_factory.mktemp("installed") / "site"
     pip = (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-compile")
     run(*pip, "--target", folder, wheel, cwd=folder.parent)
+    reuse_compiled(folder)
     return folder
 
 

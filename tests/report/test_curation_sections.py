@@ -100,9 +100,8 @@ def in_shards(step: Path, keys: list[str], bytes_of: bytes) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage, kind", [(None, "video"), ("span", "image"), ("bytes", "image"), ("large", "image")])
-def test_a_captions_video_plays_beside_it_and_its_frames_stand_in(tmp_path: Path, damage: str | None, kind: str):
-    run_dir = fake_run.make(tmp_path)
-    step = run_dir / "curate"
+def test_a_captions_video_plays_beside_it_and_its_frames_stand_in(folder: Path, damage: str | None, kind: str):
+    step = folder / "curate"
     rows = parquet.read_table(step / "scores.parquet").to_pylist()
     kept = [row["clip_id"] for row in rows if row["decision"] == "kept"]
     video = {"bytes": b"no video at all", "large": VIDEO + bytes(3_000_000)}.get(damage or "")
@@ -110,7 +109,7 @@ def test_a_captions_video_plays_beside_it_and_its_frames_stand_in(tmp_path: Path
     if damage == "span":
         index = step / "shards/shard-000000.json"
         index.write_text(index.read_text().replace('"mp4": [', '"mp4": ["x", '))
-    run = RunFolder.open(run_dir)
+    run = RunFolder.open(folder)
     (part,) = captions.sections(run, SectionMedia(run, 2_000_000))
     assert len(re.findall("<video" if kind == "video" else "<img", str(part.body))) == captions.MAX_CLIPS
 

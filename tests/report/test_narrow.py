@@ -5,7 +5,6 @@ from pathlib import Path
 
 from nemo_vfm.report.page import render
 from nemo_vfm.report.parts.section import with_data_labels
-from tests.support import fake_run
 
 TABLE = """<table class="counts"><thead><tr><th scope="col"></th><th scope="col" class="n">clips</th>
 <th scope="col"><span class="hidden">sh&#34;are</span></th></tr></thead>
@@ -23,8 +22,8 @@ def test_a_table_without_headings_and_other_html_stay():
         assert with_data_labels(html) == html
 
 
-def test_every_table_of_a_report_is_labelled(tmp_path: Path):
-    tables = re.findall(r"<table.*?</table>", render(fake_run.make(tmp_path)), re.DOTALL)
+def test_every_table_of_a_report_is_labelled(folder: Path):
+    tables = re.findall(r"<table.*?</table>", render(folder), re.DOTALL)
     headed = [table.partition("<tbody>") for table in tables if "<thead" in table]
     assert len(headed) > 4
     for head, _, body in headed:

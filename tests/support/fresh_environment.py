@@ -12,6 +12,7 @@ import venv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib.metadata import distribution
+from importlib.util import cache_from_source
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -19,7 +20,7 @@ from packaging.requirements import Requirement
 from tests.house.test_packages import setup_lists
 from tests.support import preloaded
 from tests.support.films import pan, write_film
-from tests.support.repository import ROOT
+from tests.support.repository import CODE, ROOT
 
 COPIED = ("nemo_vfm", "launcher", "conf", "recipes")
 FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "Makefile", "constraints.txt")
@@ -28,6 +29,7 @@ BLOCK = re.compile(r"(?:^(<!--.*-->)\n+)?^```(bash|python)\n(.*?)^```$", re.MULT
 #: What a command of a block gets besides, so that it takes seconds.
 SHORTER = (
     (re.compile(r"^(make demo.*)$"), r"\1 RECIPE='recipes/quickstart.yaml --overlay smoke'"),
+    (re.compile(r"^(make demo INPUT.*)$"), r"\1 BIN=tests/words -o tests/words/python"),  # a copy: the first is none
     (re.compile(r"^(nemo-vfm run (?!.*--overlay).*)$"), r"\1 --overlay smoke"),
     (re.compile(r"\bruns/(\w+)(?![\w-])"), r"runs/\1-smoke"),  # where a run with that overlay lies
     (re.compile(r"^(nemo-vfm parity .*)$"), r"\1 --ranks 1 --quick"),
@@ -44,11 +46,13 @@ class Environment:
         folder: where.
         bin: its programs.
         shell: what `nemo-vfm` is in a shell; that of `bin` where None.
+        told: what the last command that made it printed.
     """
 
     folder: Path
     bin: Path
     shell: preloaded.Shell | None = None
+    told: str = ""
 
     def run(self, text: str, **more: str) -> str:
         """All that some lines of bash print; each must succeed."""
@@ -87,6 +91,18 @@ def link_packages(requirements: Iterable[str], folder: Path) -> None:
     for top in _installed(requirements):
         if not (folder / top.name).exists():
             (folder / top.name).symlink_to(top)
+
+
+def reuse_compiled(site: Path) -> None:
+    """Give what was installed of our packages what is compiled here of the same text; each process would else do so."""
+    for package in CODE:
+        for file in (site / package).rglob("*.py"):
+            ours = ROOT / file.relative_to(site)
+            compiled, copy = Path(cache_from_source(str(ours))), Path(cache_from_source(str(file)))
+            if compiled.exists() and file.read_bytes() == ours.read_bytes():
+                shutil.copystat(ours, file)  # Python compares its time
+                copy.parent.mkdir(exist_ok=True)
+                shutil.copy(compiled, copy)
 
 
 def _installed(requirements: Iterable[str]) -> Iterator[Path]:

@@ -32,9 +32,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.support import repository
-from tests.support.repository import ROOT
-
+ROOT = Path(__file__).resolve().parents[2]  # not that of `repository`: a word of a shell imports nothing installed
 _IMPORTED = (
     "nemo_vfm.cli.main", "nemo_vfm.workflow", "nemo_vfm.curate.job", "nemo_vfm.train.job", "lightning",
     # What these import when they run: the 650 modules of a training took a third of its time.
@@ -49,12 +47,12 @@ _IMPORTED = (
     "nemo_vfm.cli.verbs.check", "nemo_vfm.runtime.sweep", "nemo_vfm.runtime.local_launch",
     "nemo_vfm.runtime.checks.missing_packages", "nemo_vfm.synth.sample_videos", "nemo_vfm.curate.encode_shards",
     *(f"nemo_vfm.report.sections.{file.stem}" for file in (ROOT / "nemo_vfm/report/sections").glob("[a-z]*.py")),
-    "torch.utils.tensorboard", "omegaconf", "pandas", "s3fs", "attr.validators",
+    "launcher.plan.recipe_info", "torch.utils.tensorboard", "omegaconf", "pandas", "s3fs", "attr.validators",
 )  # fmt: skip
 _SERVE = f"from {__name__} import serve; serve(*map(int, __import__('sys').argv[1:]))"
 _SERVER = "NEMO_VFM_TEST_SERVER"  # the descriptor by which the words of a shell ask
 #: Stands for a program in a shell.
-_WORD = f"""#!{{python}}
+_WORD = f"""#!{{python}} -IS
 import sys
 sys.path.insert(0, {{checkout!r}})
 from {__name__} import ask
@@ -160,6 +158,11 @@ def run(
         return subprocess.CompletedProcess(words, status, out.read_text(), err.read_text())
 
 
+def _ask_for(words: Sequence[str], *, env: Mapping[str, str], **_: Any) -> subprocess.CompletedProcess[str]:
+    """What the launcher, which asks `nemo-vfm` about a recipe, asks `subprocess.run` for."""
+    return run([sys.executable, "-P", "-m", "launcher.plan.isolated", *words[3:]], cwd=Path.cwd(), env=env)
+
+
 def import_too(modules: Sequence[str]) -> None:
     """Have later copies begin with more."""
     _server().send(json.dumps(list(modules)).encode())
@@ -207,10 +210,9 @@ class Shell:
     """
 
     def __init__(self, python: Path, checkout: Path) -> None:
-        for file in (Path(__file__), Path(str(repository.__file__))):
-            copy = checkout / file.relative_to(ROOT)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(file, copy)
+        copy = checkout / Path(__file__).relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(__file__, copy)
         self.path = checkout / "tests" / "words"  # goes first on PATH
         self.path.mkdir()
         for name, words in _WORDS.items():
@@ -266,9 +268,11 @@ def _prepare() -> None:
     """What each training and each report would do anew: measure a matrix product, compile templates."""
     import torch
 
+    from nemo_vfm.cli.doctor import examine_machine, probe_child
     from nemo_vfm.perf import flops
     from nemo_vfm.report.parts import section
 
+    examine_machine.examine.__defaults__ = (probe_child.answer,)  # there and then: five processes would import torch
     if torch.version.cuda is None:  # a device that was asked once is lost to forks
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # a fork has none of the others, and would wait for them
@@ -309,9 +313,11 @@ def _is_the_command(received: Sequence[int], files: Sequence[int]) -> bool:
 
 
 def _become(words: list[str], cwd: str, environment: dict[str, str], installed: list[str]) -> None:
+    from launcher.plan import recipe_info
     from nemo_vfm.runtime import local_launch, sweep
 
     local_launch.subprocess = sweep.subprocess = COMMANDS  # type: ignore[assignment]
+    recipe_info.subprocess = SimpleNamespace(run=_ask_for, DEVNULL=None, TimeoutExpired=subprocess.TimeoutExpired)
     os.environ.clear()
     os.environ.update(environment)
     if environment.get("PYTHONUNBUFFERED") and isinstance(sys.stdout, io.TextIOWrapper):
