@@ -105,6 +105,7 @@ fix: $(DEV_STAMP) ## let the machine format and correct what it can
 clean: ## remove the environment and what builds and tools left; runs/ stays
 	rm -rf $(VENV) $(NEMO_VENV) $(TORCHREC_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
+# The pip of Python 3.11 needs 75 s of a core to choose our packages, that of today 32 (2026-11).
 # Some `python3.12` on the path is only a launcher that fails, and some Debian Pythons come without venv: so each
 # candidate has to show what it can do, and the first that can is taken.
 $(BIN)/python:
@@ -116,6 +117,7 @@ $(BIN)/python:
 	  echo "Install one, on Debian and Ubuntu: apt-get install python3.11 python3.11-venv; then run make again."; exit 1; fi; \
 	echo "Making a virtual environment in $(VENV) with $$("$$found" --version)"; \
 	"$$found" -m venv $(VENV)
+	@$(PIP) install -q $(PIP_ARGS) --upgrade pip || echo "pip stays as it came with Python, which takes longer."
 
 # torch first and alone: nothing that is installed later may then choose another one.
 $(TORCH_STAMP): | $(BIN)/python

@@ -67,7 +67,7 @@ def test_the_demo_installs_no_tool_of_the_tests(tmp_path):
 
 def test_torch_is_installed_before_anything_else(tmp_path):
     installs = re.findall(r"pip .*install .*", make("-n", "test", f"VENV={tmp_path / 'none'}").stdout)
-    assert "torch==" in installs[0] and all("-c " in line for line in installs[1:])
+    assert "--upgrade pip" in installs[0] and "torch==" in installs[1] and all("-c " in line for line in installs[2:])
 
 
 def test_the_users_own_videos_and_run_folder_are_passed_on(fresh):
