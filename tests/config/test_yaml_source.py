@@ -9,40 +9,13 @@ from nemo_vfm.config.tree import plain
 from nemo_vfm.config.yaml_source import MAX_DEPTH, MAX_NODES, parse, read
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("6e-3", 0.006),
-        ("400_000", 400000),
-        ("-7", -7),
-        ("1.5", 1.5),
-        (".5", 0.5),
-        ("5.", 5.0),
-        ("1e3", 1000.0),
-        ("0", 0),
-        ("+3", 3),
-        ("true", True),
-        ("false", False),
-        ("null", None),
-        ("~", None),
-        ("", None),
-        ("yes", "yes"),
-        ("no", "no"),
-        ("on", "on"),
-        ("True", "True"),
-        ("12:30:00", "12:30:00"),
-        ("1.2.3", "1.2.3"),
-        ("2026-11-21", "2026-11-21"),
-        ("0x1f", "0x1f"),
-        ("400 steps", "400 steps"),
-        ("1__0", "1__0"),
-        ("nan", "nan"),
-        ("'28'", "28"),
-        ('"a\\tb"', "a\tb"),
-        ("[1, a, null]", [1, "a", None]),
-        ("{a: {b: 1}}", {"a": {"b": 1}}),
-    ],
-)
+@pytest.mark.parametrize(("text", "value"), [
+    ("6e-3", 0.006), ("400_000", 400000), ("-7", -7), ("1.5", 1.5), (".5", 0.5), ("5.", 5.0), ("1e3", 1000.0),
+    ("0", 0), ("+3", 3), ("true", True), ("false", False), ("null", None), ("~", None), ("", None), ("yes", "yes"),
+    ("no", "no"), ("on", "on"), ("True", "True"), ("12:30:00", "12:30:00"), ("1.2.3", "1.2.3"),
+    ("2026-11-21", "2026-11-21"), ("0x1f", "0x1f"), ("400 steps", "400 steps"), ("1__0", "1__0"), ("nan", "nan"),
+    ("'28'", "28"), ('"a\\tb"', "a\tb"), ("[1, a, null]", [1, "a", None]), ("{a: {b: 1}}", {"a": {"b": 1}}),
+])  # fmt: skip
 def test_a_value_means_what_it_looks_like(text, value):
     read_value = plain(parse(f"key: {text}", "t"))["key"]
     assert read_value == value and type(read_value) is type(value)

@@ -9,14 +9,7 @@ import pytest
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.data.batching.bucket import Bucket
-from nemo_vfm.data.video.fit_to_bucket import (
-    decode_image,
-    frame_indices,
-    image_size,
-    image_to_bucket,
-    resize_and_crop,
-    video_to_bucket,
-)
+from nemo_vfm.data.video import fit_to_bucket
 from tests.data.conftest import mp4
 from tests.support.stills import png_chunk
 
@@ -25,7 +18,7 @@ from tests.support.stills import png_chunk
 @pytest.mark.parametrize("fps", [24.0, 16.0, 10.0, 8.0, 29.97])
 def test_frames_are_evenly_spaced_inside_the_clip(num_frames: int, fps: float) -> None:
     bucket = Bucket(8, 8, 6, 8)
-    indices = frame_indices(num_frames, fps, bucket)
+    indices = fit_to_bucket.frame_indices(num_frames, fps, bucket)
     assert len(indices) == 6 and indices[0] >= 0 and indices[-1] < num_frames
     ideal = [indices[0] + step * fps / 8 for step in range(6)]
     assert max(abs(got - want) for got, want in zip(indices, ideal, strict=True)) <= 1
@@ -33,15 +26,15 @@ def test_frames_are_evenly_spaced_inside_the_clip(num_frames: int, fps: float) -
 
 def test_a_clip_just_long_enough_is_taken_and_one_frame_less_is_not() -> None:
     bucket = Bucket(8, 8, 9, 8)
-    assert frame_indices(25, 24, bucket) == list(range(0, 25, 3))
+    assert fit_to_bucket.frame_indices(25, 24, bucket) == list(range(0, 25, 3))
     with pytest.raises(DataError, match="need 25"):
-        frame_indices(24, 24, bucket)
+        fit_to_bucket.frame_indices(24, 24, bucket)
 
 
 def test_a_circle_stays_a_circle_and_the_middle_is_kept() -> None:
     frame = np.zeros((300, 500, 3), np.uint8)
     cv2.circle(frame, (250, 150), 75, (255, 255, 255), -1)
-    out = resize_and_crop(frame[None], 64, 64)[0]
+    out = fit_to_bucket.resize_and_crop(frame[None], 64, 64)[0]
     rows, columns = np.nonzero(out[..., 0] > 127)
     assert out.shape == (64, 64, 3)
     assert abs(np.ptp(rows) - np.ptp(columns)) <= 1 and abs(np.ptp(rows) - 32) <= 2
@@ -50,11 +43,11 @@ def test_a_circle_stays_a_circle_and_the_middle_is_kept() -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(7, 300), (300, 7), (64, 64), (63, 65), (1, 1)])
 def test_any_size_gives_the_buckets_size(height: int, width: int) -> None:
-    assert resize_and_crop(np.zeros((2, height, width, 3), np.uint8), 64, 48).shape == (2, 48, 64, 3)
+    assert fit_to_bucket.resize_and_crop(np.zeros((2, height, width, 3), np.uint8), 64, 48).shape == (2, 48, 64, 3)
 
 
 def test_a_clip_gives_its_bucket_and_rate() -> None:
-    frames, fps = video_to_bucket(mp4(30, 72, 96, 24), Bucket(64, 48, 9, 8))
+    frames, fps = fit_to_bucket.video_to_bucket(mp4(30, 72, 96, 24), Bucket(64, 48, 9, 8))
     assert frames.shape == (9, 48, 64, 3) and frames.dtype == np.uint8 and fps == pytest.approx(8)
 
 
@@ -63,9 +56,9 @@ def test_pictures_are_read_as_rgb(extension: str) -> None:
     picture = np.zeros((40, 60, 3), np.uint8)
     picture[..., 0] = 200
     data = cv2.imencode(extension, picture[..., ::-1])[1].tobytes()
-    assert image_size(data) == (60, 40)
-    assert np.abs(decode_image(data).astype(int) - picture).max() <= 3
-    assert image_to_bucket(data, Bucket(32, 32, 1))[0].shape == (1, 32, 32, 3)
+    assert fit_to_bucket.image_size(data) == (60, 40)
+    assert np.abs(fit_to_bucket.decode_image(data).astype(int) - picture).max() <= 3
+    assert fit_to_bucket.image_to_bucket(data, Bucket(32, 32, 1))[0].shape == (1, 32, 32, 3)
 
 
 def png_of(width: int, height: int) -> bytes:
@@ -91,8 +84,8 @@ def test_a_picture_has_the_size_that_it_has_once_decoded_however_it_is_turned(or
         png[:33] + chunk + png[33:],
         png[:end] + chunk + png[end:],
     ):
-        height, width = decode_image(data).shape[:2]
-        assert image_size(data) == (width, height)
+        height, width = fit_to_bucket.decode_image(data).shape[:2]
+        assert fit_to_bucket.image_size(data) == (width, height)
 
 
 def exif_of(orientation: int, order: str) -> bytes:
@@ -109,7 +102,7 @@ def app1(content: bytes) -> bytes:
 @pytest.mark.parametrize("size", [(50_000, 50_000), (1, 2**31 - 1), (0, 5)])
 def test_picture_bombs_are_refused_by_their_header(size: tuple[int, int]) -> None:
     with pytest.raises(DataError, match="pixels"):
-        decode_image(png_of(*size))
+        fit_to_bucket.decode_image(png_of(*size))
 
 
 @pytest.mark.parametrize(
@@ -117,4 +110,4 @@ def test_picture_bombs_are_refused_by_their_header(size: tuple[int, int]) -> Non
 )
 def test_damaged_pictures_are_data_errors(data: bytes) -> None:
     with pytest.raises(DataError):
-        decode_image(data)
+        fit_to_bucket.decode_image(data)

@@ -8,15 +8,8 @@ from nemo_vfm.data.sources.video_folder import VideoFolder
 from nemo_vfm.data.video import pyav_reader
 from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.data.video.pyav_reader import PyAVReader
+from tests.support import broadcast
 from tests.support.awkward import film
-from tests.support.broadcast import (
-    barcoded,
-    cut_before,
-    numbers_of,
-    with_counters_from,
-    with_stamps_moved,
-    without_packet,
-)
 from tests.support.films import pan
 
 _X265 = {"bf": "3", "x265-params": "log-level=none:pools=1:open-gop=1"}
@@ -27,7 +20,7 @@ TICKS = 3600  # of a frame
 
 
 def recording(codec, numbers, kind="mpegts"):
-    return film(barcoded(numbers), kind, codec=codec, fps=25, g="20", **CODECS[codec])
+    return film(broadcast.barcoded(numbers), kind, codec=codec, fps=25, g="20", **CODECS[codec])
 
 
 def seen(source):
@@ -40,14 +33,14 @@ def seen(source):
         with PyAVReader(source) as reader:
             assert (reader.read([index])[0] == pictures[index]).all()
     assert len(pictures) == info.num_frames and list(info.pts) == sorted(set(info.pts))
-    return info, numbers_of(pictures), corrupt
+    return info, broadcast.numbers_of(pictures), corrupt
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_recording_that_begins_between_keyframes_begins_with_the_first_frame_that_decodes(codec):
     whole = recording(codec, range(70))
     for lost in (1, 7, 19):
-        info, numbers, corrupt = seen(cut_before(whole, lost))
+        info, numbers, corrupt = seen(broadcast.cut_before(whole, lost))
         assert numbers == list(range(numbers[0], 70)) and 15 <= numbers[0] <= 40 and not corrupt
         assert info.missing_frames == info.before_keyframe == 70 - lost - len(numbers)
         assert f"{info.missing_frames} frames without their keyframe" in info.why_incomplete()
@@ -56,11 +49,11 @@ def test_a_recording_that_begins_between_keyframes_begins_with_the_first_frame_t
 
 def test_frames_of_a_recording_that_begins_between_keyframes_are_read_after_those_of_the_next():
     """The decoder has the next one's parameters, and refuses what comes before the first keyframe."""
-    first = cut_before(film(barcoded(range(40)), "mpegts", fps=25, g="12", bf="0"), 3)
-    second = film(barcoded(range(40, 70)), "mpegts", fps=25, g="5", bf="2")
+    first = broadcast.cut_before(film(broadcast.barcoded(range(40)), "mpegts", fps=25, g="12", bf="0"), 3)
+    second = film(broadcast.barcoded(range(40, 70)), "mpegts", fps=25, g="5", bf="2")
     with open_video(first + second, "pyav") as reader:
         count = reader.info().num_frames
-        assert numbers_of(frame for at in (count - 1, 0) for frame in reader.read([at])) == [69, 70 - count]
+        assert broadcast.numbers_of(frame for at in (count - 1, 0) for frame in reader.read([at])) == [69, 70 - count]
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -69,7 +62,7 @@ def test_segments_put_together_are_whole_whatever_their_counters(codec):
     with open_video(first, "pyav") as reader:
         pictures = np.stack(list(reader.frames()))
     for moved_by, counter in ((0, 0), (0, 5), (40 * TICKS, 5)):  # a clock that begins anew, and one that goes on
-        whole = first + with_counters_from(with_stamps_moved(second, moved_by), counter)
+        whole = first + broadcast.with_counters_from(broadcast.with_stamps_moved(second, moved_by), counter)
         info, numbers, corrupt = seen(whole)
         assert numbers == list(range(70)) and not corrupt and not info.missing_frames
         assert info.fps == 25 and info.duration_s == pytest.approx(2.8)
@@ -80,8 +73,11 @@ def test_segments_put_together_are_whole_whatever_their_counters(codec):
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("moved_by", [0, 40 * TICKS + 90_000 * 2])
 def test_of_a_recording_that_begins_between_keyframes_behind_another_nothing_is_shown_before_one(codec, moved_by):
-    first, second = recording(codec, range(40)), with_stamps_moved(recording(codec, range(100, 160)), moved_by)
-    info, numbers, corrupt = seen(first + with_counters_from(cut_before(second, 5), 5))
+    first, second = (
+        recording(codec, range(40)),
+        broadcast.with_stamps_moved(recording(codec, range(100, 160)), moved_by),
+    )
+    info, numbers, corrupt = seen(first + broadcast.with_counters_from(broadcast.cut_before(second, 5), 5))
     began = numbers[40]
     assert numbers == [*range(40), *range(began, 160)] and 110 < began < 140 and not corrupt
     assert info.missing_frames == info.before_keyframe == 55 - (160 - began)
@@ -93,7 +89,7 @@ def test_of_a_recording_that_begins_between_keyframes_behind_another_nothing_is_
 def test_bytes_that_were_lost_are_told_with_all_that_refers_to_them(codec):
     whole = film(pan(1, 60), "mpegts", codec=codec, fps=25, g="20", **CODECS[codec] | {"crf": "8"})
     pictures, corrupt = {}, {}
-    for kind, source in (("whole", whole), ("hurt", without_packet(whole, 25))):
+    for kind, source in (("whole", whole), ("hurt", broadcast.without_packet(whole, 25))):
         with PyAVReader(source) as reader:
             pictures[kind] = dict(zip(reader.info().pts, reader.frames(), strict=True))
             corrupt[kind] = {pts for index, pts in enumerate(reader.info().pts) if reader.is_corrupt(index)}
@@ -106,19 +102,19 @@ def test_bytes_that_were_lost_are_told_with_all_that_refers_to_them(codec):
 def test_stamps_that_wrap_are_sought_from_any_reader(tmp_path):
     whole = recording("libx264", range(100))
     path = tmp_path / "wrapped.ts"
-    path.write_bytes(with_stamps_moved(whole, (1 << 33) - 90_000 * 3))
+    path.write_bytes(broadcast.with_stamps_moved(whole, (1 << 33) - 90_000 * 3))
     info, numbers, corrupt = seen(path)
     assert numbers == list(range(100)) and not corrupt and info.duration_s == pytest.approx(4)
     pyav_reader._LATEST.clear()
     with open_video(path) as reader:
-        assert numbers_of(reader.read([99, 3, 60])) == [99, 3, 60]
+        assert broadcast.numbers_of(reader.read([99, 3, 60])) == [99, 3, 60]
 
 
 def test_a_folder_to_train_from_gives_frames_of_such_files_in_their_order(tmp_path):
     first, second = recording("libx264", range(40)), recording("libx264", range(40, 80))
-    (tmp_path / "begun.ts").write_bytes(cut_before(first, 7))
-    (tmp_path / "joined.ts").write_bytes(first + with_counters_from(second, 5))
-    (tmp_path / "wrapped.ts").write_bytes(with_stamps_moved(first, (1 << 33) - 90_000))
+    (tmp_path / "begun.ts").write_bytes(broadcast.cut_before(first, 7))
+    (tmp_path / "joined.ts").write_bytes(first + broadcast.with_counters_from(second, 5))
+    (tmp_path / "wrapped.ts").write_bytes(broadcast.with_stamps_moved(first, (1 << 33) - 90_000))
     buckets = Buckets(buckets={"film": Bucket(160, 96, 9, 25)})
     data = VideoFolder(path=tmp_path, buckets=buckets, batch_size=3, shuffle=False)
     data.start(seed=1, first_batch=0, rank=0, num_ranks=1)
@@ -126,7 +122,7 @@ def test_a_folder_to_train_from_gives_frames_of_such_files_in_their_order(tmp_pa
     began = 40 - seen(tmp_path / "begun.ts")[0].num_frames
     middles = {"begun": (began + 40) // 2, "joined": 40, "wrapped": 20}
     for key, video_CTHW in zip(batch.keys, batch.video_BCTHW, strict=True):
-        numbers = numbers_of(video_CTHW.permute(1, 2, 3, 0).numpy())
+        numbers = broadcast.numbers_of(video_CTHW.permute(1, 2, 3, 0).numpy())
         assert numbers == list(range(numbers[0], numbers[0] + 9))
         assert abs(numbers[4] - middles[key.partition("-")[0]]) <= 1
     assert len(batch.keys) == 3

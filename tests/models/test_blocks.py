@@ -3,17 +3,8 @@
 import pytest
 import torch
 
+from nemo_vfm.models.blocks import video_tokens
 from nemo_vfm.models.blocks.layers import LayerNorm, LayerNorm1p, RMSNorm, rms_normalised, rotate
-from nemo_vfm.models.blocks.video_tokens import (
-    AbsolutePositions,
-    PatchEmbedding,
-    Rope,
-    axis_dims,
-    grid_of,
-    patches,
-    sinusoids,
-    unpatch,
-)
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT
@@ -28,7 +19,7 @@ def scores(rope, grid, fps):
 
 
 def test_rotation_turns_each_pair_by_its_angle():
-    rope = Rope(12)
+    rope = video_tokens.Rope(12)
     angles = rope.angles((2, 2, 2), torch.tensor([24.0]))[0]
     x = torch.randn(1, 8, 3, 12)
     pairs = torch.complex(x[..., :6], x[..., 6:]) * torch.polar(torch.ones_like(angles), angles)[None, :, None]
@@ -37,39 +28,39 @@ def test_rotation_turns_each_pair_by_its_angle():
 
 
 def test_logits_depend_on_distances_only():
-    logits = scores(Rope(24), (3, 1, 1), 24.0)
+    logits = scores(video_tokens.Rope(24), (3, 1, 1), 24.0)
     torch.testing.assert_close(logits[0, 1], logits[1, 2])
     assert not torch.isclose(logits[0, 1], logits[0, 2])
 
 
 def test_the_same_instant_has_the_same_angle_at_any_frame_rate():
-    rope = Rope(24, base_fps=24.0)
+    rope = video_tokens.Rope(24, base_fps=24.0)
     slow, fast = (rope.angles((n, 1, 1), torch.tensor([fps])) for n, fps in ((3, 12.0), (6, 24.0)))
     torch.testing.assert_close(slow[0], fast[0, ::2])
 
 
 def test_frame_rates_may_differ_within_a_batch():
-    rope = Rope(24)
+    rope = video_tokens.Rope(24)
     both = rope.angles((3, 2, 2), torch.tensor([24.0, 8.0]))
     torch.testing.assert_close(both[1:], rope.angles((3, 2, 2), torch.tensor([8.0])))
     assert not torch.allclose(both[0], both[1])
 
 
 def test_axes_share_the_head_as_in_cosmos_and_change_only_their_own_angles():
-    assert axis_dims(128) == (44, 42, 42)
-    angles = Rope(12).angles((2, 2, 2), torch.tensor([24.0])).reshape(2, 2, 2, 6)
+    assert video_tokens.axis_dims(128) == (44, 42, 42)
+    angles = video_tokens.Rope(12).angles((2, 2, 2), torch.tensor([24.0])).reshape(2, 2, 2, 6)
     changed = [(angles.select(axis, 1) - angles.select(axis, 0)).abs().amax((0, 1)) > 0 for axis in range(3)]
     assert [flags.tolist() for flags in changed] == [[i // 2 == axis for i in range(6)] for axis in range(3)]
 
 
 def test_ntk_scale_slows_low_frequencies_by_the_scale_and_leaves_the_highest():
-    plain, scaled = (Rope(48, scale=(s, 1.0, 1.0)).frequencies(0, torch.zeros(1)) for s in (1.0, 2.0))
+    plain, scaled = (video_tokens.Rope(48, scale=(s, 1.0, 1.0)).frequencies(0, torch.zeros(1)) for s in (1.0, 2.0))
     torch.testing.assert_close(scaled[0], plain[0])
     torch.testing.assert_close(scaled[-1] * 2, plain[-1])
 
 
 def test_absolute_positions_differ_in_every_place_and_agree_between_sizes():
-    positions = AbsolutePositions(width=48)
+    positions = video_tokens.AbsolutePositions(width=48)
     vectors = positions((2, 3, 3))
     assert torch.cdist(vectors, vectors).add(100 * torch.eye(18)).min() > 0.1
     coarse, fine = positions((1, 3, 3)).reshape(3, 3, 48), positions((3, 9, 9)).reshape(3, 9, 9, 48)
@@ -77,13 +68,15 @@ def test_absolute_positions_differ_in_every_place_and_agree_between_sizes():
 
 
 def test_unpatch_undoes_the_cutting():
-    embedding = PatchEmbedding(in_channels=3, width=3 * 2 * 2 * 4, patch=(2, 2, 4))
+    embedding = video_tokens.PatchEmbedding(in_channels=3, width=3 * 2 * 2 * 4, patch=(2, 2, 4))
     with torch.no_grad():
         embedding.proj.weight.copy_(torch.eye(48))
         embedding.proj.bias.zero_()
     x = torch.randn(2, 3, 4, 6, 8)
-    tokens = embedding(patches(x, (2, 2, 4)))
-    torch.testing.assert_close(unpatch(tokens, grid_of(tuple(x.shape), (2, 2, 4)), (2, 2, 4)), x)
+    tokens = embedding(video_tokens.patches(x, (2, 2, 4)))
+    torch.testing.assert_close(
+        video_tokens.unpatch(tokens, video_tokens.grid_of(tuple(x.shape), (2, 2, 4)), (2, 2, 4)), x
+    )
 
 
 def test_norms_agree_with_torch():
@@ -125,7 +118,7 @@ def test_every_norm_of_a_model_has_the_eps_of_its_family():
 
 
 def test_noise_levels_a_hundredth_apart_are_told_apart():
-    vectors = torch.nn.functional.normalize(sinusoids(torch.linspace(0, 1, 101), 256))
+    vectors = torch.nn.functional.normalize(video_tokens.sinusoids(torch.linspace(0, 1, 101), 256))
     assert (vectors[1:] * vectors[:-1]).sum(1).max() < 0.99
     with pytest.raises(ValueError, match="cannot be split over three axes"):
-        axis_dims(5)
+        video_tokens.axis_dims(5)

@@ -13,21 +13,8 @@ from nemo_vfm.parallel.engine import weight_updater
 from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
+from tests.support import layouts
 from tests.support.combinations import cases
-from tests.support.layouts import (
-    GIVEN,
-    IN_CHANNELS,
-    SAMPLES,
-    Doubling,
-    cosmos,
-    cosmos_25,
-    one_device,
-    own,
-    started,
-    steps,
-    tiny,
-    wan,
-)
 from tests.support.ranks import RankFailed, on_ranks
 
 pytestmark = pytest.mark.cluster  # several ranks
@@ -57,7 +44,7 @@ OFTEN = [LAYOUTS[place] for place in (2, 3, 6, 7, 9, 13)]
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
-    return one_device()
+    return layouts.one_device()
 
 
 def close(found: dict[str, Any], expected: dict[str, Any]) -> bool:
@@ -69,8 +56,8 @@ def close(found: dict[str, Any], expected: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize(("count", "degrees"), cases(LAYOUTS, OFTEN), ids=str)
 def test_every_rank_of_a_layout_sees_one_devices_numbers(alone: dict[str, Any], count: int, degrees: dict[str, Any]):
-    assert alone["samples"] == [SAMPLES] * 2
-    for found in on_ranks(count, steps, degrees):
+    assert alone["samples"] == [layouts.SAMPLES] * 2
+    for found in on_ranks(count, layouts.steps, degrees):
         assert close(found, alone), (found, alone)
 
 
@@ -83,25 +70,29 @@ PIPELINE: dict[str, Any] = {"pipeline": 2, "microbatches": 2}
     [{"context": 2, "replicate": 2}, PIPELINE | SEQUENCE],
 ), ids=str)  # fmt: skip
 def test_modulations_of_low_rank_and_learned_positions_have_one_devices_gradients(degrees: dict[str, Any]):
-    expected = one_device(cosmos)
-    for found in on_ranks(ParallelPlan(**degrees).world, steps, degrees, None, 2, cosmos):
+    expected = layouts.one_device(layouts.cosmos)
+    for found in on_ranks(ParallelPlan(**degrees).world, layouts.steps, degrees, None, 2, layouts.cosmos):
         if "pipeline" in degrees:  # each rank has gradients of its own blocks alone
             found = found | {"gradients": expected["gradients"]}
         assert close(found, expected), (found, expected)
 
 
-@pytest.mark.parametrize(("model", "task"), [(cosmos_25, GIVEN), (wan, IN_CHANNELS)], ids=["cosmos 2.5", "wan"])
+@pytest.mark.parametrize(
+    ("model", "task"),
+    [(layouts.cosmos_25, layouts.GIVEN), (layouts.wan, layouts.IN_CHANNELS)],
+    ids=["cosmos 2.5", "wan"],
+)
 @pytest.mark.parametrize("degrees", cases(
     [{"tensor": 2}, SEQUENCE, {"shard": 2}, {"context": 2}, {"shard": 2, "tensor": 2}, PIPELINE | SEQUENCE,
      {"context": 2} | SEQUENCE],
     [PIPELINE | SEQUENCE],
 ), ids=str)  # fmt: skip
 def test_pretrained_video_models_with_given_frames_have_one_devices_gradients(
-    model: Any, task: Doubling, degrees: dict[str, Any]
+    model: Any, task: layouts.Doubling, degrees: dict[str, Any]
 ):
-    expected = one_device(model, task)
+    expected = layouts.one_device(model, task)
     assert all(expected["gradients"]), "every parameter has a part in the output"
-    for found in on_ranks(ParallelPlan(**degrees).world, steps, degrees, None, 2, model, task):
+    for found in on_ranks(ParallelPlan(**degrees).world, layouts.steps, degrees, None, 2, model, task):
         if "pipeline" in degrees:  # each rank has gradients of its own blocks alone
             found = found | {"gradients": expected["gradients"]}
         assert close(found, expected), (found, expected)
@@ -110,8 +101,10 @@ def test_pretrained_video_models_with_given_frames_have_one_devices_gradients(
 def rounded(rank: int) -> dict[str, float]:
     """The share of each parameter's gradient here that is a bf16 number; all weights are 1, so factors are exact."""
     engine, plan = TorchEngine(clip_norm=None), ParallelPlan(shard=2)
-    engine = engine.start(EngineInputs(tiny, Doubling(), partial(torch.optim.SGD, lr=0.0), Precision("bf16"), 3, plan))
-    mine = own(plan, rank, 0)
+    engine = engine.start(
+        EngineInputs(layouts.tiny, layouts.Doubling(), partial(torch.optim.SGD, lr=0.0), Precision("bf16"), 3, plan)
+    )
+    mine = layouts.own(plan, rank, 0)
     mine.weight_B[:] = 1.0
     engine.step([mine])
     gradients_ = {name: one.grad.to_local() for name, one in engine.model.named_parameters() if one.grad is not None}  # type: ignore[attr-defined]
@@ -131,19 +124,19 @@ def test_sharded_gradients_are_summed_in_fp32_where_the_arithmetic_is_bf16():
 def test_recomputing_and_offloading_change_no_number(
     alone: dict[str, Any], count: int, degrees: dict[str, Any], how: dict[str, Any]
 ):
-    for found in on_ranks(count, steps, degrees, how):
+    for found in on_ranks(count, layouts.steps, degrees, how):
         assert close(found, alone)
 
 
 def without(rank: int, degrees: dict[str, Any]) -> dict[str, Any]:
     """The first step with one sum left out on purpose."""
     with patch.object(weight_updater, "sum_partial", lambda holding, mesh: None):
-        return steps(rank, degrees, count=1)
+        return layouts.steps(rank, degrees, count=1)
 
 
 @pytest.mark.parametrize("degrees", [{"tensor": 2}, {"tensor": 2, "sequence": True}], ids=str)
 def test_a_sum_that_is_left_out_is_seen(degrees: dict[str, Any]):
-    expected, found = on_ranks(2, steps, degrees, None, 1)[0], on_ranks(2, without, degrees)[0]
+    expected, found = on_ranks(2, layouts.steps, degrees, None, 1)[0], on_ranks(2, without, degrees)[0]
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
     wrong = [abs(one / two - 1) > 0.01 for one, two in zip(found["gradients"], expected["gradients"], strict=True)]
     assert sum(wrong) >= 4 * 4, "the four norms of queries and keys in each of four blocks, at least"
@@ -152,7 +145,7 @@ def test_a_sum_that_is_left_out_is_seen(degrees: dict[str, Any]):
 def alike(rank: int, degrees: dict[str, Any]) -> float:
     """The norm of a step in which every rank was given the first rank's samples."""
     plan = ParallelPlan(**degrees)
-    return started(plan).step([own(plan, 0, 0)]).grad_norm
+    return layouts.started(plan).step([layouts.own(plan, 0, 0)]).grad_norm
 
 
 @pytest.mark.parametrize("degrees", [{"shard": 2}, {"replicate": 2}], ids=str)
@@ -165,8 +158,8 @@ def test_ranks_with_the_same_samples_are_not_taken_for_ranks_with_different_ones
 def refused(rank: int, degrees: dict[str, Any], changes: dict[str, Any]) -> str:
     plan = ParallelPlan(**degrees)
     try:
-        engine = started(plan, partial(tiny, **changes.get("model", {})), changes.get("optimizer"))
-        engine.step([own(plan, rank, 0)])
+        engine = layouts.started(plan, partial(layouts.tiny, **changes.get("model", {})), changes.get("optimizer"))
+        engine.step([layouts.own(plan, rank, 0)])
     except (UserError, ValueError) as error:
         return str(error)
     return "nothing was refused"
@@ -187,7 +180,7 @@ def test_what_does_not_fit_is_refused_with_its_numbers(degrees: dict[str, Any], 
 
 def with_a_bad_rank(rank: int) -> None:
     plan = ParallelPlan(shard=2)
-    engine, mine = started(plan), own(plan, rank, 0)
+    engine, mine = layouts.started(plan), layouts.own(plan, rank, 0)
     before = [parameter.detach().to_local().clone() for parameter in engine.model.parameters()]  # type: ignore[attr-defined]
     if rank == 1:
         mine.fps_B[:] = torch.nan

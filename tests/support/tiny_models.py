@@ -3,22 +3,8 @@
 from pathlib import Path
 
 import torch
+import transformers as hf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import (
-    CLIPConfig,
-    CLIPModel,
-    CLIPProcessor,
-    CLIPTextConfig,
-    CLIPVisionConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    LlavaConfig,
-    LlavaForConditionalGeneration,
-    LlavaProcessor,
-    PreTrainedTokenizerFast,
-    T5Config,
-    T5EncoderModel,
-)
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<image>", "<unk>"]
@@ -30,21 +16,21 @@ TEMPLATE = (
 TWO = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
-def tokenizer(ends: bool = False) -> PreTrainedTokenizerFast:
+def tokenizer(ends: bool = False) -> hf.PreTrainedTokenizerFast:
     """Every byte a token; `ends` puts `</s>` behind each text, as T5's does."""
     vocabulary = {word: index for index, word in enumerate([*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
     made = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     if ends:
         made.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)])
-    return PreTrainedTokenizerFast(
+    return hf.PreTrainedTokenizerFast(
         tokenizer_object=made, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>",
         additional_special_tokens=["<image>"],
     )  # fmt: skip
 
 
-def _llama(words: int) -> LlamaConfig:
-    return LlamaConfig(vocab_size=words, num_key_value_heads=2, max_position_embeddings=4096, pad_token_id=0,
+def _llama(words: int) -> hf.LlamaConfig:
+    return hf.LlamaConfig(vocab_size=words, num_key_value_heads=2, max_position_embeddings=4096, pad_token_id=0,
                        bos_token_id=1, eos_token_id=2, initializer_range=0.5, **TWO)  # fmt: skip
 
 
@@ -56,10 +42,10 @@ def tiny_vlm(folder: Path, seed: int = 0) -> Path:
     """A LLaVA: pictures and text in, text out."""
     torch.manual_seed(seed)
     words = tokenizer()
-    vision = CLIPVisionConfig(image_size=28, patch_size=14, **TWO)
-    config = LlavaConfig(vision_config=vision, text_config=_llama(len(words)), image_token_id=3)
-    LlavaForConditionalGeneration(config).save_pretrained(folder)
-    LlavaProcessor(
+    vision = hf.CLIPVisionConfig(image_size=28, patch_size=14, **TWO)
+    config = hf.LlavaConfig(vision_config=vision, text_config=_llama(len(words)), image_token_id=3)
+    hf.LlavaForConditionalGeneration(config).save_pretrained(folder)
+    hf.LlavaProcessor(
         _pictures(), words, patch_size=14, vision_feature_select_strategy="default", chat_template=TEMPLATE,
         num_additional_image_tokens=1,
     ).save_pretrained(folder)  # fmt: skip
@@ -71,7 +57,7 @@ def tiny_lm(folder: Path, seed: int = 0) -> Path:
     torch.manual_seed(seed)
     words = tokenizer()
     words.chat_template = TEMPLATE
-    LlamaForCausalLM(_llama(len(words))).save_pretrained(folder)
+    hf.LlamaForCausalLM(_llama(len(words))).save_pretrained(folder)
     words.save_pretrained(folder)
     return folder
 
@@ -80,9 +66,9 @@ def tiny_t5(folder: Path, seed: int = 0) -> Path:
     """The encoder of a T5, of width 16."""
     torch.manual_seed(seed)
     words = tokenizer(ends=True)
-    config = T5Config(vocab_size=len(words), d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, pad_token_id=0,
+    config = hf.T5Config(vocab_size=len(words), d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, pad_token_id=0,
                       eos_token_id=2, feed_forward_proj="gated-gelu")  # fmt: skip
-    T5EncoderModel(config).save_pretrained(folder)
+    hf.T5EncoderModel(config).save_pretrained(folder)
     words.save_pretrained(folder)
     return folder
 
@@ -92,11 +78,11 @@ def tiny_clip(folder: Path, seed: int = 0) -> Path:
     torch.manual_seed(seed)
     words = tokenizer(ends=True)
     words.model_max_length = 77
-    text = CLIPTextConfig(vocab_size=len(words), max_position_embeddings=77, projection_dim=16, pad_token_id=0,
+    text = hf.CLIPTextConfig(vocab_size=len(words), max_position_embeddings=77, projection_dim=16, pad_token_id=0,
                           bos_token_id=1, eos_token_id=2, **TWO)  # fmt: skip
-    vision = CLIPVisionConfig(image_size=28, patch_size=14, projection_dim=16, **TWO)
-    CLIPModel(
-        CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=16)
+    vision = hf.CLIPVisionConfig(image_size=28, patch_size=14, projection_dim=16, **TWO)
+    hf.CLIPModel(
+        hf.CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=16)
     ).save_pretrained(folder)
-    CLIPProcessor(_pictures(), words).save_pretrained(folder)
+    hf.CLIPProcessor(_pictures(), words).save_pretrained(folder)
     return folder
