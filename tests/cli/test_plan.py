@@ -35,6 +35,8 @@ def test_a_plan_is_written_and_a_recipe_that_takes_it_checks(kitchen, capsys, wi
     shown = capsys.readouterr()
     assert "The recipe's own layout (context 4 ring)" in shown.out and "Recommended" in shown.out
     assert "Predicted, not measured" in shown.out and "by the command line" in shown.out
+    recommended = shown.out.partition("\nRecommended\n")[2].strip().partition(":")[0]
+    assert any(re.match(rf" 1  {re.escape(recommended)}  ", line) for line in shown.out.splitlines())
     text = (kitchen.folder / "conf/parallel/mine.yaml").read_text()
     assert text.startswith("# ") and "_target_: nemo_vfm.parallel.plan.plan.ParallelPlan\n" in text
     assert kitchen.main("check", SMALL, "parallel=mine", "data.shards=x", "--gpus", "4") == 0
