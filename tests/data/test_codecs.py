@@ -1,6 +1,7 @@
 """Tests that encoders are tried before use, and that their output reads back."""
 
 import io
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -43,5 +44,9 @@ def test_an_encoder_that_does_not_work_is_refused_with_those_that_do(monkeypatch
         codecs.usable("nvenc")
 
 
-def test_nvdec_says_why_it_cannot_be_used_or_can():
+@pytest.mark.parametrize(("error", "said"), [(OSError("no device"), "no device"), (StopIteration(), "StopIteration")])
+def test_nvdec_says_why_it_cannot_be_used_or_can(monkeypatch, error, said):
     assert codecs.nvdec_why_not() is None or len(codecs.nvdec_why_not()) > 5
+    monkeypatch.setattr("av.codec.hwaccel.hwdevices_available", lambda: ["cuda"])
+    monkeypatch.setattr("av.codec.hwaccel.HWAccel", Mock(side_effect=error))
+    assert codecs.nvdec_why_not.__wrapped__() == said
