@@ -43,11 +43,11 @@ def upload_shards(folder: Path, target: Address | None) -> int:
     if "shards.json" in there:
         try:
             read_shards_json(target)
+            seen = json.loads(object_store.read(target / "shards.json") or b"{}")
         except DataError as error:
             raise UserError(
                 f"{target} holds something other than our shards ({error}); choose another copy_to"
             ) from error
-        seen = json.loads(object_store.read(target / "shards.json") or b"{}")
     # The content of the store's shards.json, and which file goes there under which name.
     content: dict[str, Json] = read_json(folder / "shards.json")
     files: dict[str, Path] = {}
