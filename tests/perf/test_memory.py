@@ -92,7 +92,8 @@ def fake_group(world: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("name", "recompute"), [
-    ("gpt", "none"), ("gpt many words", "none"), ("gpt many words, no weights", "none"), ("dit", "blocks"), ("gpt window", "none"), ("gpt experts", "none"), ("gpt experts", "blocks"),
+    ("gpt", "none"), ("gpt many words", "none"), ("gpt many words, no weights", "none"), ("dit", "blocks"),
+    ("gpt window", "none"), ("gpt experts", "none"), ("gpt experts", "blocks"),
 ])  # fmt: skip
 def test_a_step_on_one_device_needs_what_the_model_says(name: str, recompute: Any):
     found = measured(0, name, {}, recompute)

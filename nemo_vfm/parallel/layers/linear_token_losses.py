@@ -16,14 +16,15 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from nemo_vfm.core.types.sample_batches import IGNORED
+from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.layers.linear import Linear, emulated_dtype
 from nemo_vfm.parallel.layers.token_layout import active
 from nemo_vfm.parallel.layers.vocab_parallel_loss import all_reduce, token_losses
 
-#: Scores of a smaller vocabulary are made as one: they are no burden, and small recipes keep their bits.
-_LARGE = 16_384
+#: Scores of fewer words of this rank are made as one: they are no burden, and small recipes keep their bits.
+_LARGE = 10_000
 #: Tokens of a run. On a GPU each run reads and writes the matrix's gradient, which fewer tokens would not outweigh.
-_RUN, _RUN_ON_GPU = 256, 1024
+_RUN, _RUN_ON_GPU = 192, 1024
 
 
 def linear_token_losses(head: nn.Module, x_BSD: Tensor, targets_BS: Tensor, weight_BS: Tensor | None = None) -> Tensor:
@@ -40,16 +41,15 @@ def linear_token_losses(head: nn.Module, x_BSD: Tensor, targets_BS: Tensor, weig
         (B, S) of targets, fp32, the same on all tensor ranks; 0 where the target is IGNORED.
     """
     group, targets_N = active().tensor, targets_BS.flatten()
-    if type(head) is not Linear or head.weight.shape[0] < _LARGE:
+    if type(head) is not Linear or len(weight_VD := local(head.weight)) < _LARGE:
         return token_losses(head(x_BSD).flatten(0, 1), targets_N).view(targets_BS.shape)
-    weight_VD: Tensor = head.weight
     for hook in head._forward_pre_hooks.values():  # what brings all tokens here, where the matrix is split by columns
         x_BSD = hook(head, (x_BSD,))
     if group is not None:
         from torch.distributed.tensor import DTensor, Partial
 
-        assert isinstance(x_BSD, DTensor) and isinstance(weight_VD, DTensor)
-        x_BSD, weight_VD = x_BSD.to_local(grad_placements=[Partial()]), weight_VD.to_local()
+        assert isinstance(x_BSD, DTensor)
+        x_BSD = x_BSD.to_local(grad_placements=[Partial()])
     kind, rounded = x_BSD.device.type, emulated_dtype(x_BSD)
     autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_BSD.dtype
     how = _Arithmetic(autocast, rounded is not None, group)
@@ -86,7 +86,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight_N = None if weight_N is None or not any(ctx.needs_input_grad) else weight_N * counted
         losses, *gradients = _run_by_run(x, weight, targets, weight_N, how, ctx.needs_input_grad)
         if ctx.early:
-            ctx.save_for_backward(counted, weight_N, *gradients)
+            ctx.save_for_backward(counted, weight_N)
+            ctx.gradients = gradients  # not saved tensors: those are held, so autograd would copy them into .grad
         else:
             ctx.save_for_backward(x, weight, targets)
         return losses * counted
@@ -94,18 +95,24 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         if ctx.early:
-            counted, weight_N, *found = ctx.saved_tensors
+            counted, weight_N = ctx.saved_tensors
+            of_x, of_weight = ctx.gradients
+            del ctx.gradients
             arrived = grads[0] * counted
-            factor = (arrived @ weight_N) / (weight_N @ weight_N).clamp_min(1e-30)
+            heaviest = weight_N.argmax()
+            factor = arrived.take(heaviest) / weight_N.take(heaviest).clamp_min(1e-30)
             apart = (arrived - factor * weight_N).abs().amax() > 1e-4 * arrived.abs().amax()
             factor = factor.where(~apart, torch.nan)  # to ask the device here would make the host wait
-            of_x, of_weight = (None if one is None else one.mul_(factor) for one in found)
+            for one in (of_x, of_weight):
+                if one is not None:
+                    one.mul_(factor)
         else:
             x, weight, targets = ctx.saved_tensors
             arrived = grads[0] * (targets != IGNORED)
             _, of_x, of_weight = _run_by_run(x, weight, targets, arrived, ctx.how, ctx.needs_input_grad)
         of_x, of_weight = (
-            None if one is None else one.to(dtype) for one, dtype in zip((of_x, of_weight), ctx.dtypes, strict=True)
+            None if of_x is None else of_x.to(ctx.dtypes[0]),
+            None if of_weight is None else of_weight.to(ctx.dtypes[1]),
         )
         return of_x, of_weight, None, None, None
 
@@ -114,34 +121,43 @@ def _run_by_run(
     x: Tensor, weight: Tensor, targets: Tensor, weight_N: Tensor | None, how: _Arithmetic, needs: Sequence[bool]
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """Losses, and with weights the gradients that are needed, of x and of the matrix."""
-    matrix, words = how.operand(weight), len(weight)
-    first = 0 if how.group is None else how.group.rank() * words
+    matrix, run = how.operand(weight), _RUN_ON_GPU if x.is_cuda else _RUN
     of_x = torch.empty_like(x) if weight_N is not None and needs[0] else None
     of_weight = torch.zeros_like(weight, dtype=torch.float32) if weight_N is not None and needs[1] else None
     losses = []
-    for begin in range(0, len(x), run := _RUN_ON_GPU if x.is_cuda else _RUN):
+    for begin in range(0, len(x), run):
         at = slice(begin, begin + run)
-        operand, own = how.operand(x[at]), targets[at] - first
-        here, own = (own >= 0) & (own < words), own.clamp(0, words - 1)
-        scores = (operand @ matrix.T).to(how.dtype).float()
-        top = all_reduce(scores.amax(1), dist.ReduceOp.MAX, how.group)
-        wanted = scores.gather(1, own[:, None])[:, 0] * here
-        sums = scores.sub_(top[:, None]).exp_().sum(1)
-        sums, wanted = all_reduce(torch.stack([sums, wanted]), dist.ReduceOp.SUM, how.group)
-        losses.append(top + sums.log() - wanted)
-        if weight_N is None:
+        operand = how.operand(x[at])
+        loss, gradient = _one_run(operand, matrix, targets[at], None if weight_N is None else weight_N[at], how)
+        losses.append(loss)
+        if gradient is None:
             continue
-        scores.mul_((weight_N[at] / sums)[:, None])
-        scores[torch.arange(len(own), device=own.device), own] -= weight_N[at] * here
-        gradient = how.operand(scores)
         if of_x is not None:
             of_x[at] = gradient @ matrix
-        if of_weight is None:
-            continue
-        if gradient.dtype == torch.float32:
+        if of_weight is not None and gradient.dtype == torch.float32:
             of_weight.addmm_(gradient.T, operand)
-        elif gradient.is_cuda:
-            of_weight.add_(torch.mm(gradient.T, operand, out_dtype=torch.float32))
-        else:
-            of_weight.add_(gradient.T @ operand)
+        elif of_weight is not None:
+            on_gpu = gradient.is_cuda  # elsewhere a product of 16-bit operands is rounded before it is added
+            of_weight.add_(torch.mm(gradient.T, operand, torch.float32) if on_gpu else gradient.T @ operand)
+        del gradient  # before the next run's scores
     return torch.cat(losses), of_x, of_weight
+
+
+def _one_run(
+    x: Tensor, matrix: Tensor, targets: Tensor, weight_N: Tensor | None, how: _Arithmetic
+) -> tuple[Tensor, Tensor | None]:
+    """Losses, and with weights the gradient of the scores, in the scores' own memory where they are fp32."""
+    words = len(matrix)
+    own = targets - (0 if how.group is None else how.group.rank() * words)
+    here, own = (own >= 0) & (own < words), own.clamp(0, words - 1)
+    scores = (x @ matrix.T).to(how.dtype).float()
+    top = all_reduce(scores.amax(1), dist.ReduceOp.MAX, how.group)
+    wanted = scores.gather(1, own[:, None])[:, 0] * here
+    sums = scores.sub_(top[:, None]).exp_().sum(1)
+    sums, wanted = all_reduce(torch.stack([sums, wanted]), dist.ReduceOp.SUM, how.group)
+    losses = top + sums.log() - wanted
+    if weight_N is None:
+        return losses, None
+    scores.mul_((weight_N / sums)[:, None])
+    scores[torch.arange(len(own), device=own.device), own] -= weight_N * here
+    return losses, how.operand(scores)
