@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.bounds import MAX_BLOCKS, MAX_HEADS, MAX_VOCAB, MAX_WIDTH, require_between
-from nemo_vfm.core.seed import generator
+from nemo_vfm.core.counter_random import normal
 from nemo_vfm.core.types.model_traits import Op
 from nemo_vfm.core.types.sample_batches import IGNORED
 from nemo_vfm.models.blocks.layers import draw_weights
@@ -116,7 +116,7 @@ class GPT(nn.Module):
             return torch.zeros(shape) if one_p else torch.ones(shape)
         to_residual = name.endswith((".out.weight", ".down.weight"))
         std = self.init_std / (2 * self.depth) ** 0.5 if to_residual else self.init_std
-        return torch.randn(shape, generator=generator(seed, "init", name)).mul_(std)
+        return normal(shape, seed, "init", name).mul_(std)
 
     def forward(
         self, tokens_BS: Tensor, labels_BS: Tensor, lengths_N: Tensor | None = None, loss_weight_B: Tensor | None = None

@@ -18,6 +18,7 @@ from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group
+from nemo_vfm.parallel.engine import model_start
 from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.layers import linear_token_losses, parallel_attention, vocab_parallel_loss
@@ -85,6 +86,28 @@ def steps(
     grads = {name: whole(parameter.grad).clone() for name, parameter in engine.model.named_parameters()}
     results.append(engine.step([own(plan, rank, 1)]))
     return {"loss": [r.loss for r in results], "norm": [r.grad_norm for r in results], "gradients": grads}
+
+
+def first_weights(rank: int, degrees: dict[str, Any], init: Any, large: int) -> dict[str, Tensor]:
+    """Before any step."""
+    with patch.object(model_start, "_LARGE", large):
+        made = partial(GPT, vocab=WORDS, width=48, depth=2, heads=8, mlp_hidden=64)
+        optimizer, plan = partial(torch.optim.AdamW, lr=1e-3), ParallelPlan(**degrees)
+        inputs = EngineInputs(made, Following(False), optimizer, Precision("fp32"), 3, plan)
+        engine = TorchEngine(init=init).start(inputs)
+    return {name: whole(parameter).detach().clone() for name, parameter in engine.model.named_parameters()}
+
+
+def test_weights_that_are_drawn_by_counters_are_the_same_on_every_layout() -> None:
+    (alone,) = on_ranks(1, first_weights, {}, "counter", 10**9)
+    (large,) = on_ranks(1, first_weights, {}, "auto", 1000)
+    (other,) = on_ranks(1, first_weights, {}, "auto", 10**9)
+    split = on_ranks(4, first_weights, {"tensor": 2, "shard": 2}, "counter", 10**9)
+    drawn = [name for name, one in alone.items() if not name.endswith("norm.weight")]
+    assert len(drawn) > 8
+    for name, weight in alone.items():
+        assert all(torch.equal(one[name], weight) for one in (large, *split))
+        assert torch.equal(other[name], weight) == (name not in drawn)
 
 
 def apart(found: list[dict[str, Any]], alone: dict[str, Any]) -> float:
