@@ -109,7 +109,7 @@ class _Resolver:
         """`node` without interpolations."""
         self._count += 1
         if self._count > MAX_NODES:
-            raise RecipeError([Problem(path, node.mark, f"interpolation expands to more than {MAX_NODES} values")])
+            raise RecipeError([Problem(path, node.mark, f"${{...}} becomes more than {MAX_NODES} values; use fewer")])
         self._depth += 1
         try:
             if self._depth > MAX_DEPTH + 1:

@@ -48,8 +48,8 @@ def generate(
     """
     if len(seeds) != len(beginnings) or not all(beginnings):
         raise ValueError(
-            f"{len(beginnings)} prompts need as many seeds ({len(seeds)} given) and at least one token each; the "
-            f"model's beginning-of-text token counts"
+            f"{len(beginnings)} prompts need as many seeds, got {len(seeds)}, and a token each; give an empty one the "
+            "model's beginning-of-text token"
         )
     longest = max(map(len, beginnings), default=0)
     begins_B = torch.tensor([longest - len(one) for one in beginnings], device=device)

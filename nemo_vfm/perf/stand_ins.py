@@ -244,7 +244,7 @@ def sample_tokens(model: object, shapes: Shapes) -> int:
     patch = prod(getattr(model, "patch", (1, 1, 1)))
     if "latents_BCTHW" in shapes:
         return prod(shapes["latents_BCTHW"][2:]) // patch
-    raise ValueError(f"there are neither tokens_BS nor latents_BCTHW among {sorted(shapes)}")
+    raise ValueError(f"tokens are counted for inputs tokens_BS or latents_BCTHW, but these are {sorted(shapes)}")
 
 
 def _round(size: int, multiple: int) -> int:

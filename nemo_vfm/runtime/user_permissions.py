@@ -89,7 +89,7 @@ def _read(file: Path, recipe: Path | None) -> list[AllowedHost]:
             if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise UserError(f"others can write {what}; chmod go-w it")
             if state.st_uid not in (os.geteuid(), 0):
-                raise UserError(f"{what} belongs to another user")
+                raise UserError(f"{what} belongs to another user (uid {state.st_uid}); chown it to yourself")
         if any(one.stat().st_mode & stat.S_IWOTH and not one.stat().st_mode & stat.S_ISVTX for one in real.parents):
             raise UserError(f"others can write a folder above {real}; chmod o-w it")
         data = opened.read(MAX_BYTES + 1)

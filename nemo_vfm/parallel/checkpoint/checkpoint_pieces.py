@@ -67,7 +67,7 @@ def local_box(name: str, tensor: Tensor) -> TensorBox | None:
         elif isinstance(placement, Shard):
             plain.append((placement.dim, mesh.size(axis), coordinate[axis]))
         elif placement.is_partial():
-            raise ValueError(f"{name} is a partial sum that was not reduced over devices; it cannot be saved")
+            raise ValueError(f"{name} is a partial sum, which cannot be saved; reduce it over devices first")
     offsets, shape = [0] * found.dim(), list(found.shape)
     for dim, count, number in (*plain, *late):  # in the order in which the tensor was really cut
         dim %= max(found.dim(), 1)

@@ -52,4 +52,4 @@ class LocalReward(LocalEngine):
 
     def require_fit(self, served: ServedModel) -> None:
         if served.reward is None:
-            raise UserError(f"{served.name} is not a reward model: it has no scores; give one that served_reward loads")
+            raise UserError(f"{served.name} is not a reward model: it has no scores; load one by served_reward")

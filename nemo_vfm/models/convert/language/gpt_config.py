@@ -69,8 +69,8 @@ def family_of(config: Mapping[str, Json]) -> GptFamily:
                         f"models are {', '.join(FAMILIES)}; transformers loads others")  # fmt: skip
     family = FAMILIES[names[0]]
     if not same(kind := config.get("model_type", family.model_type), family.model_type):
-        raise DataError(f"config.json says {names[0]} and model_type: {value_text(kind)}, of which transformers takes "
-                        f"the latter; they must be of one model")  # fmt: skip
+        raise DataError(f"config.json says {names[0]}, but model_type: {value_text(kind)} is of another model, and is "
+                        f"what transformers reads; for {names[0]} it is {family.model_type}")  # fmt: skip
     return family
 
 
