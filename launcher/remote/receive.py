@@ -1,8 +1,8 @@
 """Puts a working tree sent by `submit --ssh` into its folder, and submits there with the arguments sent along.
 
-The folder becomes a git repository whose index names exactly the files received: so `submit` takes it along like any
-other working tree. Files written by runs there stay. Files of an earlier submission that are no longer sent are
-removed.
+The folder becomes a git repository whose index names exactly the files received: so `submit` takes a snapshot of it as
+of any other working tree. Files that runs wrote there stay; files of an earlier submission that are no longer sent go.
+The stream is one line of JSON, `{"folder", "below", "words"}`, and then a tar (`launcher/remote/send.py`).
 """
 
 import json
@@ -22,23 +22,23 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import plain
 from nemo_vfm.core.storage.files import read_json, write_json
 
-_MARK = Path(".git/vfm-launch-ssh.json")  # the paths that came last; a folder without it is not ours
-_LONGEST_HEAD = 4 << 20
+_MARK = Path(".git/vfm-launch-ssh.json")  # the paths received last; a folder without it is not ours
+_MAX_HEAD_BYTES = 4 << 20
 
 
 def main() -> int:
-    """Receive and submit; the exit status of the latter."""
+    """Receive and submit. The exit status is that of `submit`, or 2 if the tree cannot be received."""
     try:
-        words = received(sys.stdin.buffer)
+        arguments = received(sys.stdin.buffer)
     except (UserError, OSError, ValueError, tarfile.TarError) as error:
         sys.stderr.write(f"{plain(str(error))}\n")
         return 2
-    return PROGRAM.main(["submit", *words])
+    return PROGRAM.main(["submit", *arguments])
 
 
 def received(stream: IO[bytes]) -> list[str]:
-    """Write the tree, go to the folder in it that the words were typed in, and give these back."""
-    head = json.loads(stream.readline(_LONGEST_HEAD))
+    """Write the tree, change to the folder in it where the command was typed, and return its arguments."""
+    head = json.loads(stream.readline(_MAX_HEAD_BYTES))
     folder = Path.home() / head["folder"]
     files: dict[str, Kept] = {}
     total = 0
@@ -80,7 +80,7 @@ def _write(folder: Path, files: Mapping[str, Kept]) -> None:
 
 
 def _remove(folder: Path, path: PurePosixPath) -> None:
-    """A file, or a link on the way to it, through which would be written elsewhere."""
+    """Remove a file, and any symlink above it: writing through one would leave the folder."""
     for one in (*reversed(path.parents[:-1]), path):  # the folder itself may be a link to a larger disk
         target = folder / one
         if target.is_symlink() or (target.is_file() and one == path):
@@ -88,7 +88,7 @@ def _remove(folder: Path, path: PurePosixPath) -> None:
 
 
 def _index(folder: Path, files: Mapping[str, Kept]) -> None:
-    """Let git list these files, as it would in the repository that they come from."""
+    """Make a git index that lists these files, as that of the sender's repository does."""
     git = program("git")
     if git is None:
         (folder / _MARK).parent.mkdir(exist_ok=True)
@@ -96,9 +96,9 @@ def _index(folder: Path, files: Mapping[str, Kept]) -> None:
         return
     shutil.rmtree(folder / ".git", ignore_errors=True)
     names = b"".join(os.fsencode(path) + b"\0" for path in files)
-    for words in (["init", "-q"], ["update-index", "--add", "-z", "--stdin"]):
-        # Our own git in a repository that was made just now; words are arguments, never a shell's.
-        subprocess.run([git, "-C", str(folder), *words], input=names, check=True, capture_output=True)  # noqa: S603
+    for command in (["init", "-q"], ["update-index", "--add", "-z", "--stdin"]):
+        # Git runs in a new repository, so no foreign hook or setting applies, and without a shell.
+        subprocess.run([git, "-C", str(folder), *command], input=names, check=True, capture_output=True)  # noqa: S603
 
 
 if __name__ == "__main__":

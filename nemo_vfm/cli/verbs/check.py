@@ -175,9 +175,9 @@ def _recipients_and_packages(
 ) -> "tuple[list[RecipientEntry], list[str]]":
     """What it would reach; a sentence where optional packages are missing here, which another machine may have."""
     from nemo_vfm.config import recipients, trust_list
-    from nemo_vfm.runtime.checks.missing_packages import missing_packages, sentence
+    from nemo_vfm.runtime.checks.missing_packages import describe_missing, missing_packages
     from nemo_vfm.runtime.user_permissions import permissions
 
     trust, allowed = trust_list(arguments.trust), permissions(arguments.allow_host, composed.path)
     missing = missing_packages(composed, trust, allowed)
-    return recipients(composed, trust, allowed), [sentence(missing)] if missing else []
+    return recipients(composed, trust, allowed), [describe_missing(missing)] if missing else []

@@ -84,7 +84,7 @@ class LocalModel:
             tokens = row_L[asked_BL.shape[1] :].tolist()
             stop = next((place for place, token in enumerate(tokens) if token in ends), None)
             own = tokens[:stop]
-            _, text = ThoughtSplit(is_open=is_open).whole(tokenizer.decode(own, skip_special_tokens=True))
+            _, text = ThoughtSplit(is_open=is_open).add_last(tokenizer.decode(own, skip_special_tokens=True))
             found.append(Spoken(text, "truncated" if stop is None else "success", tokens_in, len(own)))
         return found
 

@@ -32,11 +32,11 @@ _TAG = re.compile(r"<[^>]*>")
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One headline figure: a few words, the figure, and what it is to be compared with."""
+    """One headline figure on top of the page."""
 
-    label: str
+    label: str  #: a few words
     value: str
-    note: str = ""
+    note: str = ""  #: what to compare it with
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Section:
     title: str
     body: Markup  #: its HTML, from `fragment`
     lead: str = ""  #: a sentence under the heading: what is shown and how to read it
-    step: str = ""  #: the step it is about, shown over the heading
-    cards: tuple[Card, ...] = ()  #: its share of the headline figures
+    step: str = ""  #: name of the step that it reports on, shown above the heading
+    cards: tuple[Card, ...] = ()  #: headline figures, which the page shows on top
     notes: tuple[str, ...] = ()  #: what could not be read or was left out
     folded: bool = False  #: shown collapsed, below the other sections
 
@@ -67,7 +67,7 @@ def fragment(template: str, values: Mapping[str, Any]) -> Markup:
 
 @cache
 def _compile_template(template: str) -> Template:
-    """Compiling costs a hundred times what rendering does, and a page has a few templates and many charts."""
+    """Cached: compiling takes a hundred times as long as rendering, and a page renders a few templates many times."""
     return ENVIRONMENT.from_string(_MACROS + template)
 
 
