@@ -94,8 +94,8 @@ def factories(
     """Everything that the recipe's jobs build later, such as models; each once, where nothing of it is missing."""
     problems, part, _ = _examine(composed, trust, permissions)
     wrong = [f"{problem.path}." for problem in problems]
-    later = [one for _, one in walk_parts(part) if isinstance(one, Call) and one.later]
-    found = {repr(call.node): call for call in reversed(later)
+    calls = [one for _, one in walk_parts(part) if isinstance(one, Call) and one.is_factory]
+    found = {repr(call.node): call for call in reversed(calls)
              if not any(path.startswith(f"{call.path}.") for path in wrong)}  # fmt: skip
     return [BoundFactory(call) for call in reversed(found.values())]
 

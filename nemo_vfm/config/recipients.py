@@ -103,7 +103,7 @@ def _is_users(node: Scalar, place: str) -> bool:
 def _network_components(part: Part) -> Iterator[tuple[str, Call]]:
     """The components that reach the network by themselves; one that is made later says so then."""
     for path, one in walk_parts(part):
-        if not isinstance(one, Call) or one.later or one.is_partial:
+        if not isinstance(one, Call) or one.is_factory or one.is_partial:
             continue
         if inspect.isclass(one.target) and issubclass(one.target, Sends):
             yield path, one

@@ -74,9 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
         if (Path(arguments.name) / ROWS).is_file():
             return tell_of_row(Path(arguments.name), arguments.key, as_json=arguments.json)
         if names_run(arguments.name, arguments.key) and not is_folder_of_shards(Path(arguments.name)):
-            from nemo_vfm.explain.clip.write_report import tell_of
+            from nemo_vfm.explain.clip.write_report import explain_clip
 
-            return tell_of(Path(arguments.name), arguments.key, as_json=arguments.json, out=arguments.out)
+            return explain_clip(Path(arguments.name), arguments.key, as_json=arguments.json, out=arguments.out)
         if (where := shards_named(arguments.name)) is not None:
             from nemo_vfm.explain.shards.browse_shards import browse
 
