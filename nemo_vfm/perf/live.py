@@ -6,7 +6,7 @@ not seen.
 Torch's own fake tensors would do, but take 0.3 ms an operation, a third of a plan's time. Here a tensor on the meta
 device is wrapped by one that claims to be on the CPU, so that autocast treats it as on a device. The output of an
 operation is cached by the shapes of its operands. That takes a fifth of the time (torch 2.13, 2 cores, 2026-11), and
-the bytes are the same: `tests/perf/test_live.py`.
+the bytes are the same: `tests/perf/test_live.py`. `perf/traced.py` measures a training step with it.
 """
 
 import weakref

@@ -1,7 +1,7 @@
 """Finds vertical scratches, over at least half of the height and at the same place in all frames, and what they add.
 
 A pole is vertical, too. But a scratch is added to the picture, which shows through: along it the contrast with the
-columns beside it varies no more than between those. And it stays in place while the scene moves.
+columns beside it varies no more than between those. And it stays in place while the scene moves. `Destripe` removes it.
 
 Shape letters: T frames, H height, W width, C columns looked at.
 """

@@ -92,7 +92,7 @@ def write(terminal: Terminal, report: ClipReport) -> None:
         terminal.line(f"    and {len(report.duplicates) - _MAX_DUPLICATES:,} more")
     if report.rules:
         terminal.line("\nRules, in order", "bold")
-        terminal.table([row for verdict in report.rules for row in _rule(verdict)], {"drops": "red"})
+        terminal.table([row for verdict in report.rules for row in _rule_rows(verdict)], {"drops": "red"})
     if report.scores:
         terminal.line(f"\nScores, among {report.clips:,} clips", "bold")
         rows = [(f"  {printable(one.name, 60)}", _value(one.value), one.unit, _rank_text(one)) for one in report.scores]
@@ -130,7 +130,7 @@ def _similar(one: SimilarClip) -> str:
     return f"{printable(one.clip_id, 90)[:12]} ({printable(one.source, 60)}, {frames})"
 
 
-def _rule(verdict: RuleVerdict) -> list[tuple[str, ...]]:
+def _rule_rows(verdict: RuleVerdict) -> list[tuple[str, ...]]:
     """The rule's row of the table, and one more for every further threshold."""
     text = f"{verdict.form}s {printable(verdict.text, 300)}" + (f" ({verdict.why})" if verdict.why else "")
     parts = [_margin(margin, verdict.says) for margin in verdict.margins]
