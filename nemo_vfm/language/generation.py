@@ -47,10 +47,8 @@ def generate(
         dtype: of the keys and values that are kept.
     """
     if len(seeds) != len(beginnings) or not all(beginnings):
-        raise ValueError(
-            f"{len(beginnings)} prompts need as many seeds ({len(seeds)} given) and at least one token each; the "
-            f"model's beginning-of-text token counts"
-        )
+        raise ValueError(f"{len(beginnings)} prompts need as many seeds ({len(seeds)} given) and at least one token "
+                         f"each; the model's beginning-of-text token counts")  # fmt: skip
     longest = max(map(len, beginnings), default=0)
     begins_B = torch.tensor([longest - len(one) for one in beginnings], device=device)
     cache = model.cache(begins_B, longest + max(0, max_new - 1), dtype)  # the last new word is never read
