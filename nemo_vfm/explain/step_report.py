@@ -33,6 +33,7 @@ from nemo_vfm.parallel.checkpoint.checkpoint_folder import list_checkpoints
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from nemo_vfm.runtime.terminal import Terminal
 from nemo_vfm.runtime.user_permissions import permissions
+from nemo_vfm.train.frozen_models import load_frozen
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.phases import at
 from nemo_vfm.workflow import Workflow
@@ -102,6 +103,7 @@ def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str
     report = StepReport(str(folder), step, epoch, shapes, recorded, [])
     if not losses:
         return _with_samples(report, job, batch, prepared, None)
+    load_frozen(job, None)
     model, weights, exact = _model(job, folder, seed, step)
     with torch.no_grad(), job.precision.autocast():
         output = model(**prepared.inputs)

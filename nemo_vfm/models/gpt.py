@@ -118,22 +118,27 @@ class GPT(nn.Module):
         std = self.init_std / (2 * self.depth) ** 0.5 if to_residual else self.init_std
         return torch.randn(shape, generator=generator(seed, "init", name)).mul_(std)
 
-    def forward(self, tokens_BS: Tensor, labels_BS: Tensor, lengths_N: Tensor | None = None) -> Tensor:
-        """The loss of each token.
+    def forward(self, tokens_BS: Tensor, labels_BS: Tensor | None = None, lengths_N: Tensor | None = None) -> Tensor:
+        """The loss of each token, or without labels the scores of the word after each.
 
         Args:
             tokens_BS: int64.
-            labels_BS: the word after each token; `vocabulary.IGNORED` has no loss.
+            labels_BS: the word after each token; `vocabulary.IGNORED` has no loss. None gives the scores, on ranks that
+                have whole texts and the whole vocabulary.
             lengths_N: lengths of the documents that the batch is packed of, row after row, none of them over two rows;
                 they do not see each other. None where each row is one document.
 
         Returns:
-            (B, S), fp32, in natural units; 0 where there is no loss.
+            (B, S), fp32, in natural units; 0 where there is no loss. Scores are (B, S, V), before softmax.
         """
         context = self.context(tokens_BS, labels_BS, lengths_N)
-        return self.output(self.run_blocks(self.embed(tokens_BS, context), context), labels_BS, context)
+        x_BSD = self.run_blocks(self.embed(tokens_BS, context), context)
+        if labels_BS is None:
+            scores: Tensor = self.head(self.norm(x_BSD))
+            return scores.view(*tokens_BS.shape, self.vocab)
+        return self.output(x_BSD, labels_BS, context)
 
-    def context(self, tokens_BS: Tensor, labels_BS: Tensor, lengths_N: Tensor | None = None) -> TextContext:
+    def context(self, tokens_BS: Tensor, labels_BS: Tensor | None, lengths_N: Tensor | None = None) -> TextContext:
         """Inputs shared by all blocks."""
         lengths = None if lengths_N is None else tuple(int(length) for length in lengths_N)
         if lengths is not None and sum(lengths) != tokens_BS.numel():

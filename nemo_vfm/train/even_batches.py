@@ -45,14 +45,9 @@ def _uneven(sizes: Mapping[str, int], plan: ParallelPlan) -> Iterator[tuple[str,
         parts = plan.microbatches if plan.pipeline > 1 and not name.endswith("packs") else 1
         if size % (plan.data * parts):
             in_parts = f", in parallel.microbatches = {parts} each" if parts > 1 else ""
-            yield (
-                name,
-                (
-                    f"{name} {size} cannot be divided among {plan.data} data ranks (parallel.replicate "
-                    f"{plan.replicate} x "
-                    f"shard {plan.shard}){in_parts}; {_nearest(size, plan.data * parts)} would fit"
-                ),
-            )
+            yield name, (f"{name} {size} cannot be divided among {plan.data} data ranks (parallel.replicate "
+                         f"{plan.replicate} x shard {plan.shard}){in_parts}; {_nearest(size, plan.data * parts)} would "
+                         f"fit")  # fmt: skip
 
 
 def _nearest(size: int, unit: int) -> str:

@@ -129,19 +129,18 @@ class Train(TrainParts):
     def plan_for(self, num_gpus: int) -> DevicePlan:
         """The engine's plan and the running average, of the phase for so many, if one is."""
         layouts = [phase.plan for phase in self.phases if phase.plan.world == num_gpus] or [self.parallel]
-        from nemo_vfm.core.types.held_weights import HELD
-
         plan = self.engine.plan_for(num_gpus, layouts[0], self.model, self.optimizer)
         average = {"running average": plan.state_bytes["weights"]} if self.ema is not None else {}
         held = self.held_beside()
-        beside = {HELD: held.num_bytes} if held.weights else {}
+        beside = {held.kinds: held.num_bytes} if held.weights else {}
         notes = (*plan.notes, *held.notes(), *map(str, self.phases))
         return replace(plan, state_bytes={**plan.state_bytes, **average, **beside}, notes=notes)
 
     def held_beside(self) -> "Held":
-        """The networks of the task and of callbacks, which stand on each GPU beside the model."""
+        """The networks of the task and of callbacks, and frozen models, on each GPU beside the model."""
         from nemo_vfm.core.types.held_weights import held_below
         from nemo_vfm.data.sources.cached_latents import gives_latents
+        from nemo_vfm.train.frozen_models import without_memory
 
         parts: dict[str, object] = {f"callbacks.{name}": one for name, one in self.callbacks.items()}
         if not gives_latents(self.data):
@@ -151,4 +150,6 @@ class Train(TrainParts):
                 parts["task.text_encoder"] = getattr(self.task, "text_encoder", None)
             except (UserError, DataError):  # its folder is given later
                 parts["task"] = self.task
+        for name, one in self.weights.frozen.items():
+            parts[f"weights.frozen.{name}"] = without_memory(one, self.precision)
         return held_below(parts)

@@ -21,6 +21,7 @@ from nemo_vfm.parallel.ranks.process_group import first_says
 from nemo_vfm.sparse.tables.fused_tables import count_rows
 from nemo_vfm.train.callbacks.callback import LightningCallback
 from nemo_vfm.train.callbacks.progress_bar import ShowProgress
+from nemo_vfm.train.frozen_models import load_frozen
 from nemo_vfm.train.member_use import unusable_members
 from nemo_vfm.train.optim import Constant, WarmupCosine
 from nemo_vfm.train.parts import TrainParts
@@ -86,6 +87,7 @@ def start(job: TrainParts, run: Run) -> TrainState:
     same = {"seed_and_steps_above": run.before, **run.settings} if run.before else run.settings
     together(everyone, lambda: job.loop.checkpoint.begin(folder, same) if ranks.is_first() else None)
     saved = checkpoint.newest(folder, everyone)
+    frozen = load_frozen(job, None if saved is None else saved.state)
     runner = job.engine.start(EngineInputs(job.model, job.task, job.optimizer, job.precision, run.seed, job.parallel))
     model, adapters = runner.model, job.weights.adapters
     started_from = job.weights.load_into(model, saved)
@@ -94,7 +96,7 @@ def start(job: TrainParts, run: Run) -> TrainState:
     fit = TrainState(
         run, runner, job.task, job.data, job.schedule, job.ema, total_steps=None, plan=job.parallel,
         origin=first_says(uuid4().hex), skip=job.skip, started_from=started_from,
-        adapters=None if adapters is None else adapters.state(),
+        adapters=None if adapters is None else adapters.state(), frozen=frozen,
         stateful={name: one for name, one in job.callbacks.items() if isinstance(one, LightningCallback)},
     )  # fmt: skip
     if saved is not None:
@@ -146,10 +148,8 @@ def _begin_schedule(job: TrainParts, fit: TrainState, steps_before: int | None) 
     if steps_before not in (None, total) and not fit.finished:
         looked = range(0, fit.step, max(1, fit.step // 100))
         if any(schedule.factor(n, steps_before) != schedule.factor(n, total) for n in looked):
-            log.warn(
-                f"the schedule depends on the length: it was for {steps_before} steps until step {fit.step} and is for "
-                f"{total} from now on; one run of {total} steps would give different weights"
-            )
+            log.warn(f"the schedule depends on the length: it was for {steps_before} steps until step {fit.step} and "
+                     f"is for {total} from now on; one run of {total} steps would give different weights")  # fmt: skip
     warmup = schedule.warmup_steps if isinstance(schedule, (Constant, WarmupCosine)) else 0
     if total < warmup:  # no warning: a smoke run is meant so
         log.info(f"{total} steps end within the {warmup} of schedule.warmup_steps: the learning rate comes to "

@@ -131,8 +131,9 @@ def _write_heading(request: PlanRequest, answer: PlanResult) -> Iterator[str]:
     )
     if request.held.weights:
         parts = ", ".join(f"{name} {gib(size)}" for name, size in request.held.weights.items())
-        yield (f"Each GPU also holds {HELD}, which count: {parts} GiB. Data of cached latents and texts need fewer "
-               f"(recipes/curation/encode.yaml).")  # fmt: skip
+        fewer = " Data of cached latents and texts need fewer (recipes/curation/encode.yaml)."
+        kinds = request.held.kinds
+        yield f"Each GPU also holds {kinds}, which count: {parts} GiB.{fewer if HELD in kinds else ''}"
     yield from (f"Not counted: {note}" for note in request.held.notes())
 
 

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.errors import DataError, UserError
 
-HELD = "encoders and codecs"
+HELD, FROZEN = "encoders and codecs", "frozen models (weights alone)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,12 @@ class Held:
     def num_bytes(self) -> int:
         """Of all that is known."""
         return sum(self.weights.values())
+
+    @property
+    def kinds(self) -> str:
+        """What they are, in words."""
+        frozen = [" at weights.frozen." in name for name in self.weights]
+        return FROZEN if frozen and all(frozen) else f"{HELD}, {FROZEN}" if any(frozen) else HELD
 
     def notes(self) -> list[str]:
         """A sentence on each whose size is not known."""

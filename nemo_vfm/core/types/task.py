@@ -3,7 +3,7 @@
 Shape letters: B batch, T frames, K numbers a frame.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -100,6 +100,19 @@ class TakesTurns(Task, Protocol):
 
         The other children are frozen meanwhile, and the output is that of their newest weights.
         """
+        ...
+
+
+@runtime_checkable
+class ReadsModels(Task, Protocol):
+    """A task that reads frozen models beside the one that is trained: a teacher, a reference, a critic."""
+
+    def models_objection(self, model: "nn.Module", frozen: "Mapping[str, nn.Module]") -> str:
+        """Why it cannot train a model with these, all perhaps without memory, as a sentence; empty where it can."""
+        ...
+
+    def read_models(self, models: "Mapping[str, Callable[..., Tensor]]") -> None:
+        """Take them by name before the first batch; a call is the model's forward, in evaluation, without gradients."""
         ...
 
 

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nemo_vfm.config import BoundFactory
+from nemo_vfm.config import BoundFactory, RecipeError
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.training_data import ResumablePhases, sources_in
@@ -62,6 +63,7 @@ def misfits(job: Job, made: Mapping[str, StepVocabulary]) -> Iterator[Misfit]:
 
 
 def _of_training(job: "Train", made: Mapping[str, StepVocabulary]) -> Iterator[Misfit]:
+    from nemo_vfm.train.frozen_models import frozen_objections
     from nemo_vfm.train.member_use import unusable_members
 
     if isinstance(job.data, ResumablePhases):
@@ -81,6 +83,8 @@ def _of_training(job: "Train", made: Mapping[str, StepVocabulary]) -> Iterator[M
         yield from _turns(job, model)
         yield from _param_groups(job, model)
         yield from unusable_members(job.data, job.task, model)
+        with suppress(RecipeError, UserError, DataError, OSError):  # a frozen model of a folder that is given later
+            yield from frozen_objections(job)
     codec = model if hasattr(model, "latent_shape") else getattr(job.task, "codec", None)
     if codec is not None:
         yield from _channels(network, codec)

@@ -64,9 +64,8 @@ class Preview:
         if isinstance(prompts, PromptSource) and len(given) > 1:
             raise ValueError(f"given has {len(given)} files; give one for all prompts of a source")
         if not isinstance(prompts, PromptSource) and len(given) not in (0, 1, len(prompts)):
-            raise ValueError(
-                f"given has {len(given)} files for {len(prompts)} prompts; give one for each, or one for all"
-            )
+            raise ValueError(f"given has {len(given)} files for {len(prompts)} prompts; give one for each, or one "
+                             f"for all")  # fmt: skip
         require_between(1, MAX_FRAMES, num_frames=num_frames)
         require_between(1, num_frames, given_frames=given_frames.count)
         require_between(1, MAX_SIDE_PX, height_px=height_px, width_px=width_px)

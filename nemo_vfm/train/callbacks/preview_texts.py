@@ -29,10 +29,8 @@ class PreviewTexts:
         choice: Choice = Choice(temperature=0.7, top_p=0.95),
     ) -> None:  # fmt: skip
         if min(every_steps, max_tokens) < 1 or not prompts:
-            raise ValueError(
-                f"every_steps ({every_steps}) and max_tokens ({max_tokens}) must be at least 1, and prompts must not "
-                f"be empty"
-            )
+            raise ValueError(f"every_steps ({every_steps}) and max_tokens ({max_tokens}) must be at least 1, and "
+                             f"prompts must not be empty")  # fmt: skip
         self.tokenizer, self.prompts, self.every_steps = tokenizer, tuple(prompts), every_steps
         self.max_tokens, self.choice = max_tokens, choice
 

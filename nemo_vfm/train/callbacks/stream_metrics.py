@@ -32,10 +32,8 @@ class StreamMetrics:
         """Ask for scores. UserError if the task gives none."""
         task = fit.task
         if not isinstance(task, HasValidationMetrics):
-            raise UserError(
-                f"{type(task).__name__} scores no training samples; remove this "
-                "callback, or use a task such as nemo_vfm.recsys.click.Click"
-            )
+            raise UserError(f"{type(task).__name__} scores no training samples; remove this callback, or use a task "
+                            f"such as nemo_vfm.recsys.click.Click")  # fmt: skip
 
         def count(prepared: ModelInputs) -> None:
             new = task.contribution(prepared)

@@ -49,10 +49,9 @@ class Validate:
         if self.group and not isinstance(task, RanksGroups):
             raise ValueError(f"loop.validation.group={self.group} ranks samples, but {type(task).__name__} scores none")
         if self.window and not (isinstance(data, HasTimeWindows) and data.has_time_windows()):
-            raise ValueError(
-                f"loop.validation.window={self.window} measures windows of time, but {type(data).__name__} has none; a "
-                "feature table has them with data.order=time and data.time_window"
-            )
+            raise ValueError(f"loop.validation.window={self.window} measures windows of time, but "
+                             f"{type(data).__name__} has none; a feature table has them with data.order=time and "
+                             f"data.time_window")  # fmt: skip
 
     def on_step(self, fit: "TrainState") -> None:
         """Measure where due, with the averaged weights if there are any."""

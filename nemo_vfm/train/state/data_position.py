@@ -183,11 +183,9 @@ def _say(before: Position, now: Position, step: int) -> None:
         return
     left = {name: read.of - read.place % read.of for name, read in other.items() if read.of}
     again = sum(count * (other[name].of - count) / other[name].of for name, count in left.items())
-    log.warn(
-        f"the samples of {', '.join(list(other)[:4])} or their order differ from those before: {here}, as far into the "
-        f"epoch as it was; if the samples are the same, about {again:,.0f} of the {sum(left.values()):,} that follow "
-        f"in this epoch are repeated, and as many are left out"
-    )
+    log.warn(f"the samples of {', '.join(list(other)[:4])} or their order differ from those before: {here}, as far "
+             f"into the epoch as it was; if the samples are the same, about {again:,.0f} of the "
+             f"{sum(left.values()):,} that follow in this epoch are repeated, and as many are left out")  # fmt: skip
 
 
 def _alike(one: ReadPosition | None, other: ReadPosition | None) -> bool:

@@ -52,10 +52,8 @@ class Skip:
         found = [f"step {', '.join(map(str, steps[:4]))}"] if steps else []
         found += [f"sample {', '.join(samples[:4])}"] if samples and step else []
         if found:
-            log.warn(
-                f"skip differs from what this run began with ({' and '.join(found)}), and {step} steps are done: a run "
-                f"with this skip from the start would have different weights"
-            )
+            log.warn(f"skip differs from what this run began with ({' and '.join(found)}), and {step} steps are "
+                     f"done: a run with this skip from the start would have different weights")  # fmt: skip
 
 
 NOTHING = Skip()

@@ -82,6 +82,7 @@ class TrainState:
         stateful: callbacks of Lightning's by name, whose state a checkpoint keeps.
         stop: above 0 where a signal asked for an end (`preempt.urgency`); every rank knows it at the same step.
         skip: what is left out.
+        frozen: where the frozen models' weights came from, by name.
         adapters: what adapters are trained, as a checkpoint remembers it; None where the model itself is.
         reading: where the data began and how; None for data that is no `ResumableData`.
     """
@@ -107,6 +108,7 @@ class TrainState:
     stateful: Mapping[str, Stateful] = field(default_factory=dict)
     skip: Skip = field(default_factory=Skip)
     adapters: Json = None
+    frozen: Mapping[str, Json] = field(default_factory=dict)
     reading: DataProgress | None = None
     _clock: float = 0.0
 
@@ -181,6 +183,8 @@ class TrainState:
         more = {"total_steps": self.total_steps, "started_from": self.started_from, "skip": self.skip.state()}
         if self.adapters is not None:
             more["adapters"] = self.adapters
+        if self.frozen:
+            more["frozen"] = self.frozen
         if self.reading is not None and isinstance(self.data, ResumableData):
             more["data"] = self.reading.json(self.data, self.step)
         for name, one in self.stateful.items():
