@@ -88,7 +88,8 @@ class Train(TrainParts):
         now = self._phase_now(folder).plan if folder is not None and self.phases else widest
         phases = tuple(PhaseNeeds(one.name, one.plan.world, one.plan.degrees()) for one in self.phases)
         plan = None if num_gpus is None else self.plan_for(num_gpus)
-        return Needs(ranks=now.world, phases=phases, degrees=widest.degrees(), engine=self.engine.name(), plan=plan)
+        engine, degrees = self.engine.name(), widest.degrees()
+        return Needs(ranks=now.world, phases=phases, degrees=degrees, engine=engine, plannable=True, plan=plan)
 
     def data_at(self, folder: Path, index: int, seed: int) -> tuple[TrainingData, int]:
         """The data of a run, started for global batch `index`, and the seed that this batch depends on.
