@@ -15,8 +15,10 @@ LAUNCH, PARTS = "launch", "parts"
 LOCK, STATUS, MANIFEST, RECIPE = ".lock", "status.json", "manifest.json", "recipe.yaml"
 #: Records in the folder of a step, or of a run without steps: what it was asked for; what came of it.
 STARTED, DONE = "started.json", "done.json"
+#: What a person reads of a run: why it failed; its page.
+TRACEBACK, REPORT = "traceback.txt", "report.html"
 #: All that a run writes of itself but the lock; the recipe last, without which a folder is no run's.
-RECORDS = (STATUS, MANIFEST, STARTED, "traceback.txt", "report.html", RECIPE)
+RECORDS = (STATUS, MANIFEST, STARTED, TRACEBACK, REPORT, RECIPE)
 #: The table beside the runs of a sweep.
 SWEEP = "sweep.json"
 
