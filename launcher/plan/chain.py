@@ -18,8 +18,6 @@ from nemo_vfm.core.errors import UserError
 
 ALONE = "job"  #: the name of the one share of a recipe that is one job
 
-_NEMO = "nemo_vfm.nemo.experiment.NeMoExperiment"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
@@ -37,6 +35,8 @@ class Share:
     on_gpu: bool  #: whether a GPU is of use
     degrees: Mapping[str, int] = field(default_factory=dict)  #: of the widest layout
     engine: str = ""  #: what trains: `torch`, `megatron`, or empty where nothing does
+    plannable: bool = False  #: see `Step`
+    any_nodes: bool = False  #: see `Step`
     ray: bool = False  #: whether a Ray cluster is wanted
     array: int = 0  #: tasks of an array; 0 is none
     round: int = 0  #: of its parts
@@ -59,7 +59,7 @@ def chain(work: Work, cluster: Where, nodes: int | None, parts: int = 0, gpus: i
     nodes = -(-gpus // devices) if gpus and devices else nodes
     pieces: list[tuple[Step, str, int, Mapping[str, int]]] = []
     for step in work.steps:
-        if step.kind == _NEMO:  # its own files say for how many processes they are, unread by us: whole nodes
+        if step.any_nodes:
             step = replace(step, ranks=(nodes or 1) * (devices or 1))
         elif step.whole_nodes and devices:
             step = replace(step, ranks=step.whole_nodes * devices)
@@ -94,7 +94,7 @@ def _unlike(share: Share, gpus: int, devices: int) -> str:
         return f"gpus={gpus} is not possible: according to gpus_per_node, this cluster has no GPUs"
     if not taken:
         return f"gpus={gpus} would be idle: no part of this recipe computes on a GPU"
-    if gpus % devices and (gpus > devices or share.ray or share.kind == _NEMO):
+    if gpus % devices and (gpus > devices or share.ray or share.any_nodes):
         fits = " or ".join(f"gpus={count * devices}" for count in (gpus // devices, gpus // devices + 1) if count)
         return f"gpus={gpus} does not fill whole nodes of {devices}; use {fits}"
     return other_layout(gpus, taken)
@@ -135,7 +135,7 @@ def _share(step: Step, phase: str, ranks: int, degrees: Mapping[str, int], clust
         name="-".join(filter(None, (step.name, phase))) or ALONE, step=step.name, phase=phase,
         kind=step.kind, ranks=ranks, nodes=count, tasks_per_node=tasks, gpus_per_node=gpus if uses_gpus else 0,
         cpus_per_task=max(1, cores // parts), on_gpu=step.on_gpu, degrees=degrees,
-        engine=step.engine, ray=step.ray, problem=problem,
+        engine=step.engine, plannable=step.plannable, any_nodes=step.any_nodes, ray=step.ray, problem=problem,
     )  # fmt: skip
 
 

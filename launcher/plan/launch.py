@@ -27,7 +27,7 @@ from nemo_vfm.core.network.key_shapes import shape
 from nemo_vfm.core.ranks import SILENCE_S
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import read_json, sha256_text
-from nemo_vfm.core.types.job import LAUNCH
+from nemo_vfm.core.types.job import LAUNCH, STATUS
 from nemo_vfm.core.types.json_value import Json
 
 USUAL_S = 300  # before its time limit a job is asked to end, where nothing has been saved yet
@@ -269,7 +269,7 @@ def words_of(request: LaunchRequest) -> Json:
 def lead_s(run_dir: Path) -> int:
     """Three times what the slowest checkpoint of the run took, and two steps; whole minutes, as Slurm counts."""
     try:
-        status = read_json(run_dir / "status.json")
+        status = read_json(run_dir / STATUS)
         saved, step = (float(status.get(name) or 0) for name in ("checkpoint_s", "step_s"))
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return USUAL_S

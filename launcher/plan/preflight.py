@@ -25,7 +25,6 @@ _NETWORKS = {"a100": "dgx_a100", "h100": "dgx_h100", "gb200": "gb200_nvl72"}
 _NEAREST = "dgx_h100"
 _MAX_NAMED = 12  # files of one kind
 _UNSEEN = "not looked at: "  # how a line of `check --paths` begins that is no problem
-_TRAINING = "nemo_vfm.train.job.Train"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +167,7 @@ def _plan(launch: Launch) -> list[Finding]:
     if not (isinstance(where, Slurm) and where.gpu):
         return []
     for share in launch.shares:
-        if gpus and share.kind == _TRAINING and share.problem == other_layout(gpus, share.ranks):
+        if gpus and share.plannable and share.problem == other_layout(gpus, share.ranks):
             found = _planned(launch, where.gpu, gpus, share.phase)
             if isinstance(found, str):
                 text = f"none is known for {gpus} GPUs: {found}"
@@ -179,7 +178,7 @@ def _plan(launch: Launch) -> list[Finding]:
                 text = f"the best for {gpus} GPUs, {best['step_s']:.3g} s a step, is {shlex.join(best['changes'])}"
             return [Finding("layout", text)]
     share = max(launch.shares, key=lambda one: one.ranks)
-    if share.kind != _TRAINING or share.step or share.problem or not share.gpus_per_node:
+    if not share.plannable or share.step or share.problem or not share.gpus_per_node:
         return []
     found = _planned(launch, where.gpu, share.ranks, share.phase)
     if isinstance(found, str):

@@ -43,6 +43,8 @@ class Step:
     phases: tuple[Phase, ...] = ()  #: where their number changes
     degrees: Mapping[str, int]  #: of its widest layout, by axis
     engine: str = ""  #: what trains: `torch`, `megatron`, or empty where nothing does
+    plannable: bool = False  #: whether it is a training that `nemo-vfm plan` can rank layouts for
+    any_nodes: bool = False  #: whether it takes all GPUs of as many nodes as it gets: its own files say how many
     whole_nodes: int = 0  #: of how many nodes it takes all GPUs, whose number it leaves open; 0 where `ranks` says it
     ray: bool = False  #: whether it wants a Ray cluster
     #: how often parts of its work, which need nothing of each other, are gone through; 0 where it has none.
@@ -156,8 +158,8 @@ def _step(found: Mapping[str, Any]) -> Step:
     return Step(
         name=found["name"], kind=found["class"], ranks=found["ranks"], on_gpu=found["devices"] == "gpu",
         phases=tuple(Phase(name=one["name"], ranks=one["ranks"], degrees=one.get("degrees", {}))
-                     for one in found["phases"]),
-        degrees=found["degrees"], engine=found["engine"], whole_nodes=found["whole_nodes"], ray=found["ray"],
+                     for one in found["phases"]), degrees=found["degrees"], engine=found["engine"],
+        plannable=found["plannable"], any_nodes=found["any_nodes"], whole_nodes=found["whole_nodes"], ray=found["ray"],
         rounds=found["rounds"], missing=tuple(found["missing"]),
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ from launcher.state.launch_folder import Attempt, KeptLaunch
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.files import last_records, read_json
+from nemo_vfm.core.types.job import DONE, STATUS
 
 _MAX_BYTES = 4 << 20
 _NOTHING_S = 1e-3  # a step's reading that takes less holds nobody up
@@ -52,7 +53,7 @@ def progress(folder: Path, below: Path | None = None) -> Progress:
     """Look at a run; `below` is the folder of the step of a workflow that is of interest."""
     status: Any = {}
     with suppress(OSError, ValueError, RecursionError):
-        status = read_json(folder / "status.json", _MAX_BYTES)
+        status = read_json(folder / STATUS, _MAX_BYTES)
     status, now = status if isinstance(status, dict) else {}, datetime.now(UTC).timestamp()
     inner = below or folder
     last = next(last_records(inner / "metrics.jsonl"), {})
@@ -265,9 +266,7 @@ def _over(numbers: Sequence[str], ended: Attempt | None, last: Queued | None) ->
 
 def step_done(run_dir: Path, job: Mapping[str, Any]) -> bool:
     """Whether a step of a workflow has left its mark; of a job that is all of a recipe, its attempts tell."""
-    return (
-        bool(job["step"]) and not job["phase"] and not job["array"] and (run_dir / job["step"] / "done.json").is_file()
-    )
+    return bool(job["step"]) and not job["phase"] and not job["array"] and (run_dir / job["step"] / DONE).is_file()
 
 
 def _state_here(kept: KeptLaunch) -> JobState:

@@ -24,11 +24,12 @@ from launcher.state import git
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.key_shapes import shape, token
 from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.types.job import LAUNCH, MANIFEST, RECIPE
 
 MAX_BYTES = 64 << 20
 MAX_FILES = 50_000
 _NAMED = 5  # of the largest files
-_RUN = ({"launch/launch.json"}, {"recipe.yaml", "manifest.json"})  # what tells a run folder
+_RUN = ({f"{LAUNCH}/launch.json"}, {RECIPE, MANIFEST})  # what tells a run folder
 
 
 @dataclass(frozen=True, slots=True)

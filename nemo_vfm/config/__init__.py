@@ -128,7 +128,7 @@ def writes_outside(
 ) -> list[Path]:
     """What the recipe writes where only the user may let it: whole paths, in the recipe's order."""
     named, run_dir = paths(composed, trust, permissions), _run_dir(composed)
-    found = [Path.cwd() / one.place for one in named if one.is_written and isinstance(one.place, Path)]
+    found = [Path.cwd() / one.place for one in named if one.written and isinstance(one.place, Path)]
     return [path for path in found if not is_free(path, run_dir)]
 
 

@@ -32,6 +32,7 @@ from nemo_vfm.core.network.permission import Permissions
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.factory import Factory
 
+T = TypeVar("T")
 ANYTHING: Any = Any
 _UNRESOLVED = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
 #: Numbers with a unit, which they parse from a text.
@@ -158,10 +159,11 @@ def notes(hint: Any) -> tuple[Any, ...]:
     return _unwrap(hint)[1]
 
 
-def says(hint: Any, kind: type) -> bool:
-    """Whether `Annotated` says something of this kind, here or of a part such as the `X` of `X | None`."""
+def said(hint: Any, kind: type[T]) -> T | None:
+    """What `Annotated` says of this kind, here or of a part such as the `X` of `X | None`; None where nothing."""
     inner, found = _unwrap(hint)
-    return any(isinstance(one, kind) for one in found) or any(says(part, kind) for part in get_args(inner))
+    own = [one for one in found if isinstance(one, kind)]
+    return next((one for one in (*own, *(said(part, kind) for part in get_args(inner))) if one is not None), None)
 
 
 def options(hint: Any) -> tuple[Any, ...]:

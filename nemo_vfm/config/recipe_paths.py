@@ -39,11 +39,11 @@ class NamedPath:
     owner: str  #: dotted name of the component that takes it
     argument: str  #: by which name
     secret: bool = False  #: True where it came from the environment, so that no message may show it
-    is_written: bool = False  #: whether the component writes it, see `WritePath`
+    written: WriteMark | None = None  #: how the component writes it, see `WritePath`
 
 
 def named_paths(
-    part: Part, key: str = "", owner: str = "", argument: str = "", *, is_written: bool = False
+    part: Part, key: str = "", owner: str = "", argument: str = "", written: WriteMark | None = None
 ) -> Iterator[NamedPath]:
     """All of them, in the recipe's order; of what is taken only where another is not given, those that are taken.
 
@@ -51,7 +51,7 @@ def named_paths(
     """
     if isinstance(part, Value):
         if isinstance(part.value, Place) and part.node is not None:
-            yield NamedPath(key, part.node.mark, part.value, owner, argument, part.node.secret, is_written)
+            yield NamedPath(key, part.node.mark, part.value, owner, argument, part.node.secret, written)
     elif isinstance(part, Call):
         name = f"{part.target.__module__}.{part.target.__qualname__}"
         known = hints.signature(part.target).arguments
@@ -59,18 +59,18 @@ def named_paths(
             given = part.arguments.get("path")
             is_given = isinstance(given, Value) and isinstance(given.value, Path | str)
             if not (called == "otherwise" and is_given):
-                is_written = called in known and hints.says(known[called].hint, WriteMark)
-                yield from named_paths(below, join(key, called), name, called, is_written=is_written)
+                written = hints.said(known[called].hint, WriteMark) if called in known else None
+                yield from named_paths(below, join(key, called), name, called, written)
     elif isinstance(part, Group | Items):
         parts = part.parts.items() if isinstance(part, Group) else enumerate(part.parts)
         for one, below in parts:
-            yield from named_paths(below, join(key, str(one)), owner, argument, is_written=is_written)
+            yield from named_paths(below, join(key, str(one)), owner, argument, written)
 
 
 def unmade_paths(whole: Part, run_dir: Path) -> Iterator[Problem]:
     """Each path in the folder of a step that this step does not make, where its class says what it makes."""
     for one in named_paths(whole):
-        if isinstance(one.place, Path) and not one.is_written:
+        if isinstance(one.place, Path) and one.written is None:
             job: Part | None = whole
             below, step = Path(os.path.relpath(one.place, run_dir)).parts, ""
             while below and isinstance(job, Call) and isinstance(steps := job.arguments.get("steps"), Group):

@@ -11,7 +11,7 @@ from nemo_vfm.config.tree import Map, Scalar, walk
 from nemo_vfm.core.network.permission import Permissions, Recipient, Sends
 from nemo_vfm.core.storage.uri import Address
 
-_WRITTEN = "copy_to"  # every other slot of an address is read
+COPIES = "copy_to"  #: every other slot of an address is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def list_recipients(part: Part, tree: Map, permissions: Permissions) -> list[Rec
         source = {"user": "the command line", "": "allowed by you" if permissions.allows(place) else "not allowed"}
         by = source.get(origin_text, origin_text.removeprefix("env:"))
         host, signing = service(address.scheme)
-        gets = "what the run makes" if path.rpartition(".")[2] == _WRITTEN else "requests to read"
+        gets = "what the run makes" if path.rpartition(".")[2] == COPIES else "requests to read"
         found.setdefault(Recipient(place, f"{gets}, by way of {host}", signing, by), []).append(path)
     variables: dict[str, list[str]] = {}
     for path, _, origin in _of_environment(tree):

@@ -9,7 +9,7 @@ one packed sample after another.
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.latent_rows import pack_latents, unpack_latents
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.core.types.encoders import Codec, TextEncoder
+from nemo_vfm.core.types.encoders import Codec, TextEncoder, VideoPipeline
 from nemo_vfm.core.types.sample_batches import PackedBatch, VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.diffusion.frame_conditioning import FrameConditioning
@@ -158,22 +158,6 @@ class Denoise:
             targets["made_BCTHW"] = (~known).to(clean).expand(-1, 1, -1, *clean.shape[3:])
         inputs = self.frame_conditioning.inputs(self.objective, noisy, sigma_B, given)
         return _Sample(inputs, targets, sigma_B, drops_text)
-
-
-@runtime_checkable
-class VideoPipeline(Protocol):
-    """A pipeline such as `TextToVideo`: objective, codec, text encoder and frame conditioning, and how it samples.
-
-    The parts are no members here: a pipeline may read its folder when the first one is used.
-    """
-
-    def is_guided(self) -> bool:
-        """Return whether sampling needs the unconditional estimate."""
-        ...
-
-    def is_for_another(self, family: str) -> bool:
-        """Return whether these settings are for another pretrained family."""
-        ...
 
 
 class FineTune(Denoise):

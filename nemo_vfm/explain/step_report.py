@@ -22,7 +22,7 @@ from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.core.types.job import Job
+from nemo_vfm.core.types.job import RECIPE, Job
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.core.types.training_data import ResumableData
 from nemo_vfm.models.adapters.low_rank_adapter import begin
@@ -117,10 +117,10 @@ def load_training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = (
     Raises:
         UserError: there is none, or there are several.
     """
-    above = next((folder for folder in (run, *run.resolve().parents[:3]) if (folder / "recipe.yaml").is_file()), None)
+    above = next((folder for folder in (run, *run.resolve().parents[:3]) if (folder / RECIPE).is_file()), None)
     if above is None:
         raise UserError(f"{run} is not a run folder: there is no recipe.yaml in it or above it")
-    composed = compose(above / "recipe.yaml")
+    composed = compose(above / RECIPE)
     job: Job = build(composed, trust_list(trust), permissions(allow_host, composed.path))
     names = () if above == run else run.resolve().relative_to(above).parts
     found = job.job_in(*names) if isinstance(job, Workflow) and names else job

@@ -47,8 +47,8 @@ def generate(
         dtype: of the keys and values that are kept.
     """
     if len(seeds) != len(beginnings) or not all(beginnings):
-        raise ValueError(f"{len(beginnings)} prompts need as many seeds, got {len(seeds)}, and a token each; give an empty one "
-                         "the model's beginning-of-text token")  # fmt: skip
+        raise ValueError(f"{len(beginnings)} prompts need as many seeds, got {len(seeds)}, and a token each; give an "
+                         "empty one the model's beginning-of-text token")  # fmt: skip
     longest = max(map(len, beginnings), default=0)
     begins_B = torch.tensor([longest - len(one) for one in beginnings], device=device)
     cache = model.cache(begins_B, longest + max(0, max_new - 1), dtype)  # the last new word is never read

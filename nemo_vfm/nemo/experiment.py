@@ -87,7 +87,7 @@ class NeMoExperiment:
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
         """See `HasNeeds`."""
-        return Needs(engine="torch")
+        return Needs(engine="torch", any_nodes=True)
 
     def run(self, run: Run) -> Outcome:
         """Train; go on from NeMo's last checkpoint where the folder has one."""

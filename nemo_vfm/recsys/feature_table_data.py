@@ -217,6 +217,10 @@ class FeatureTableData(ScheduledData[range]):
         reader = self._reader(self.folder)
         return reader.window(reader.stored([0]), torch.zeros(0, dtype=torch.int64)).batch
 
+    def is_written(self) -> bool:
+        """See `HasTableRows`."""
+        return (self.folder / NAME).is_file()
+
     def table_rows(self) -> dict[str, int]:
         """See `HasTableRows`: those of the features that are read, as the import gave their ids rows.
 
@@ -225,7 +229,7 @@ class FeatureTableData(ScheduledData[range]):
             DataError: its manifest is damaged.
         """
         folder = local(self.folder, "the folder of the feature table")
-        if not (folder / NAME).is_file():
+        if not self.is_written():
             raise UserError(f"there is no feature table in {folder} yet: run the step that writes it first")
         manifest = read_manifest(folder)
         names = _choose("features", self.features, manifest.schema.features)

@@ -35,6 +35,7 @@ def _step(name: str, job: Job, missing: Sequence[str], on_gpu: Sequence[str]) ->
     return {
         "name": name, "class": f"{type(job).__module__}.{type(job).__qualname__}", "ranks": needs.ranks,
         "devices": "gpu" if computes else "cpu", "degrees": dict(needs.degrees), "engine": needs.engine,
+        "plannable": needs.plannable, "any_nodes": needs.any_nodes,
         "phases": [{"name": one.name, "ranks": one.ranks, "degrees": dict(one.degrees)} for one in needs.phases],
         "whole_nodes": needs.whole_nodes, "ray": needs.ray, "rounds": needs.rounds, "missing": own,
     }  # fmt: skip

@@ -24,7 +24,7 @@ class Prompt:
 
 @runtime_checkable
 class Prompts(Protocol):
-    """A source of prompts."""
+    """A source of prompts; it may have `given`, the first frames that come with them, `()` where none do."""
 
     def prompts(self) -> list[Prompt]:
         """The prompts, in a fixed order."""
@@ -68,7 +68,7 @@ class HeldOutPrompts:
     def __init__(self, *, num: int = 16) -> None:
         if not 1 <= num <= len(shot_plan.combinations(held_out=True)):
             raise ValueError(f"num must be between 1 and {len(shot_plan.combinations(held_out=True))}, got {num}")
-        self.num = num
+        self.num, self.given = num, ()
 
     def prompts(self) -> list[Prompt]:
         """One prompt a combination, with colour, shape and direction to measure by."""
@@ -89,7 +89,7 @@ class CaptionPrompts:
     def __init__(self, *, shards: Place, num: int = 16) -> None:
         if num < 1:
             raise ValueError(f"num must be at least 1, got {num}")
-        self.shards, self.num = place(shards), num
+        self.shards, self.num, self.given = place(shards), num, ()
 
     def prompts(self) -> list[Prompt]:
         """The first different captions in the order of the shards.
@@ -123,7 +123,7 @@ class StoryPrompts:
     def __init__(self, *, num: int = 32, sentences: int = 3, held_out: bool = True, seed: int = 1) -> None:
         if num < 1 or not 1 <= sentences <= 3:
             raise ValueError(f"num must be at least 1 and sentences from 1 to 3, got {num} and {sentences}")
-        self.num, self.sentences, self.held_out, self.seed = num, sentences, held_out, seed
+        self.num, self.sentences, self.held_out, self.seed, self.given = num, sentences, held_out, seed, ()
 
     def prompts(self) -> list[Prompt]:
         """One a story."""
@@ -141,6 +141,7 @@ class DemoPrompts:
     """
 
     def __init__(self, *, input: Place | None, shards: Place, num: int = 16) -> None:
+        self.given = ()
         self.source: Prompts = HeldOutPrompts(num=num) if input is None else CaptionPrompts(shards=shards, num=num)
 
     def prompts(self) -> list[Prompt]:

@@ -146,6 +146,10 @@ class TokenizeText:
         self.portion_mb, self.processes = portion_mb, processes
         self.max_document_mb, self.max_bad_in_a_row = max_document_mb, max_bad_in_a_row
 
+    def made_vocab(self) -> tuple[str, object]:
+        """See `MakesVocab`."""
+        return "tokens", self.tokenizer
+
     def run(self, run: Run) -> Outcome:
         """Tokenise what is not yet; the second time it does nothing.
 

@@ -69,6 +69,10 @@ class TrainTokenizer:
         sync(run.folder)
         return _outcome(manifest, did_nothing=False)
 
+    def made_vocab(self) -> tuple[str, object]:
+        """See `MakesVocab`; a small text may yield fewer tokens."""
+        return "tokenizer", self.learner.settings().get("vocab_size")
+
     def _provenance(self, seed: int) -> Json:
         libraries = dict.fromkeys(("tokenizers", "sentencepiece"), "absent")
         for name in libraries:

@@ -12,7 +12,11 @@ Address = tuple[str, ...]
 
 
 def require_even(data: TrainingData, plan: ParallelPlan, phases: Sequence[PhaseSpan]) -> None:
-    """Refuse what no rank could start with; every number is known from the recipe."""
+    """Refuse what no rank could start with; every number is known from the recipe.
+
+    Raises:
+        PartRefused: at the place of the first.
+    """
     sizes = data.batch_sizes() if isinstance(data, HasBatchSizes) else {}
     wrong: list[tuple[Address, str]] = []
     if not phases:
@@ -46,8 +50,8 @@ def _uneven(sizes: Mapping[str, int], plan: ParallelPlan) -> Iterator[tuple[str,
         if size % (plan.data * parts):
             in_parts = f", in parallel.microbatches = {parts} each" if parts > 1 else ""
             yield name, (f"{name} {size} cannot be divided among {plan.data} data ranks (parallel.replicate "
-                         f"{plan.replicate} x shard {plan.shard}){in_parts}; {_nearest(size, plan.data * parts)} would "
-                         f"fit")  # fmt: skip
+                         f"{plan.replicate} x shard {plan.shard}){in_parts}; {_nearest(size, plan.data * parts)} "
+                         f"would fit")  # fmt: skip
 
 
 def _nearest(size: int, unit: int) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -9,18 +10,33 @@ from torch import Tensor, nn
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
+from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.core.types.task import ReadsModels
+from nemo_vfm.core.types.task import ReadsModels, Task
 from nemo_vfm.parallel.apply.apply_parallelism import allocate
 from nemo_vfm.parallel.apply.build_model import build_unfilled
 from nemo_vfm.parallel.apply.frozen_weights import freeze, narrow
+from nemo_vfm.parallel.engine.engine import Engine
 from nemo_vfm.parallel.layers.token_layout import call_within
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import on_meta
-from nemo_vfm.train.parts import TrainParts
-from nemo_vfm.train.warm_start import FrozenModel
+from nemo_vfm.train.phases import PhaseSpan
+from nemo_vfm.train.warm_start import FrozenModel, Weights
 
 
-def load_frozen(job: TrainParts, state: Json) -> dict[str, Json]:
+class Training(Protocol):
+    """What is asked of a training."""
+
+    model: Factory[[], nn.Module]
+    task: Task
+    weights: Weights
+    engine: Engine
+    parallel: ParallelPlan
+    phases: list[PhaseSpan]
+    precision: Precision
+
+
+def load_frozen(job: Training, state: Json) -> dict[str, Json]:
     """Build and load `weights.frozen` on this rank, for the task; returns where the weights of each came from.
 
     Every rank must call it. UserError if the training cannot have them, or began with others, as its saved state says.
@@ -50,7 +66,7 @@ def load_frozen(job: TrainParts, state: Json) -> dict[str, Json]:
     return sources
 
 
-def frozen_objections(job: TrainParts) -> Iterator[tuple[tuple[str, ...], str]]:
+def frozen_objections(job: Training) -> Iterator[tuple[tuple[str, ...], str]]:
     """What a training cannot do with its `weights.frozen`: the address of what is to be changed, and a sentence."""
     frozen, task = job.weights.frozen, job.task
     if not isinstance(task, ReadsModels):

@@ -85,7 +85,7 @@ class Workflow:
             ranks=max(one.ranks for one in steps), whole_nodes=max(one.whole_nodes for one in steps),
             degrees=max((one.degrees for one in steps), key=lambda degrees: prod(degrees.values())),
             engine=max((one.engine for one in steps), key=("", "torch", "megatron").index),
-            ray=any(one.ray for one in steps),
+            any_nodes=any(one.any_nodes for one in steps), ray=any(one.ray for one in steps),
         )  # fmt: skip
 
     def require(self, num_ranks: int) -> None:

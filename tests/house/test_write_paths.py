@@ -67,7 +67,7 @@ def test_what_a_component_writes_is_a_write_path():
     wrong = []
     for component, argument in found:
         hint = typing.get_type_hints(constructor(component), include_extras=True)[argument]
-        if not (hints.says(hint, WriteMark) or Address in (hint, *typing.get_args(hint))):
+        if not (hints.said(hint, WriteMark) or Address in (hint, *typing.get_args(hint))):
             wrong.append(f"{component.__qualname__}.{argument}")
     assert sorted(wrong) == sorted(HARMLESS), "annotate it as WritePath (nemo_vfm/core/storage/write_path.py)"
     known = {f"{component.__qualname__}.{argument}" for component, argument in found}

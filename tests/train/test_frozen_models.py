@@ -20,9 +20,8 @@ from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.ema import EMA
-from nemo_vfm.train.job import Train
+from nemo_vfm.train.job import Train, start
 from nemo_vfm.train.loop import Loop
-from nemo_vfm.train.run_training import start
 from nemo_vfm.train.warm_start import FrozenModel, WarmStart, Weights
 from tests.support.ranks import on_ranks
 from tests.support.repository import ROOT

@@ -25,13 +25,12 @@ from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.ema import EMA
-from nemo_vfm.train.job import Train
+from nemo_vfm.train.job import Train, start
 from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.reconstruct.latent_statistics import MeasureLatents
 from nemo_vfm.train.reconstruct.loss_terms import Edges, Motion, Pixels, Scales, divergence
 from nemo_vfm.train.reconstruct.reconstruction_quality import CompareReconstructions
 from nemo_vfm.train.reconstruct.reconstruction_task import Reconstruct
-from nemo_vfm.train.run_training import start
 from nemo_vfm.train.state.train_state import TrainState
 from tests.support.ranks import on_ranks
 from tests.support.toy import ToyData

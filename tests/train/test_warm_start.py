@@ -23,10 +23,9 @@ from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.ema import EMA
-from nemo_vfm.train.job import Train
+from nemo_vfm.train.job import Train, start
 from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.optim import Constant, WarmupCosine
-from nemo_vfm.train.run_training import start
 from nemo_vfm.train.state.slots import Schedule
 from nemo_vfm.train.state.train_state import TrainState
 from nemo_vfm.train.warm_start import WarmStart, Weights

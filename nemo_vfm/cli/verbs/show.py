@@ -22,6 +22,7 @@ from nemo_vfm.cli.without_gc import without_collection
 from nemo_vfm.config.emit import text_of, with_places
 from nemo_vfm.config.tree import Map, Node, Scalar, Seq, join
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.job import RECIPE
 from nemo_vfm.runtime.command import composed_recipe
 from nemo_vfm.runtime.terminal import Terminal
 
@@ -92,7 +93,7 @@ def _write_differences(arguments: argparse.Namespace) -> None:
     for name, changes in ((arguments.recipe, [] if second is None else words), (second or arguments.recipe, words)):
         file = name
         if Path(name).is_dir():
-            file = str(Path(name) / "recipe.yaml")
+            file = str(Path(name) / RECIPE)
             if not Path(file).is_file():
                 raise UserError(f"{name} is a folder without recipe.yaml; give a recipe or a run folder")
         composed = composed_recipe(argparse.Namespace(**{**vars(arguments), "recipe": file, "overrides": changes}))

@@ -131,6 +131,10 @@ class HasColumns(Protocol):
 class HasTableRows(Protocol):
     """Training data whose ids are rows of embedding tables of known sizes."""
 
+    def is_written(self) -> bool:
+        """Whether it is there, or an earlier step has still to write it; before it is started."""
+        ...
+
     def table_rows(self) -> Mapping[str, int]:
         """Of each feature the rows of its table; before it is started.
 

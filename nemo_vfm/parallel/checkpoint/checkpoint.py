@@ -15,6 +15,7 @@ from torch import Tensor
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.storage.checkpoint_names import Keep
 from nemo_vfm.core.storage.files import read_json, sha256_file
+from nemo_vfm.core.types.job import RECIPE
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint_index, checkpoint_one_file, tensor_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
@@ -149,7 +150,7 @@ def _hashed(file: Path) -> str:
 
 
 def _is_one(path: Path) -> bool:
-    return (path / manifests.NAME).is_file() and not (path / "recipe.yaml").is_file()
+    return (path / manifests.NAME).is_file() and not (path / RECIPE).is_file()
 
 
 def _places(path: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from nemo_vfm.core.storage.files import open_regular, read_bytes, real
-from nemo_vfm.core.types.job import LAUNCH, PARTS
+from nemo_vfm.core.types.job import LAUNCH, MANIFEST, PARTS
 from nemo_vfm.report.parts.plain_text import as_mapping, number
 
 MAX_FILE_BYTES = 64 << 20
@@ -55,7 +55,7 @@ class RunFolder:
 
     def planned_steps(self) -> list[str]:
         """The names of the workflow's steps, in order."""
-        steps = as_mapping(self.read_json(self.root / "manifest.json")).get("steps")
+        steps = as_mapping(self.read_json(self.root / MANIFEST)).get("steps")
         return [str(name) for name in steps] if isinstance(steps, list) else []
 
     def steps_with(self, name: str) -> list[RunStep]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from markupsafe import Markup, escape
 
+from nemo_vfm.core.types.job import MANIFEST, RECIPE
 from nemo_vfm.report.parts.head import step_seconds
 from nemo_vfm.report.parts.media import SectionMedia
 from nemo_vfm.report.parts.plain_text import as_mapping, clean, plain, span
@@ -40,9 +41,9 @@ _BODY = """
 def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section, where any of the three files is there."""
     seconds = step_seconds(run)
-    recipe = run.read_text("recipe.yaml")
+    recipe = run.read_text(RECIPE)
     manifest: list[tuple[str, str]] = []  # a row a value, one level of mappings opened
-    for key, value in as_mapping(run.read_json(run.root / "manifest.json")).items():
+    for key, value in as_mapping(run.read_json(run.root / MANIFEST)).items():
         opened = [(f"{key} · {name}", plain(item)) for name, item in as_mapping(value).items()]
         manifest += opened or [(str(key), plain(value))]
     if not (seconds or recipe or manifest):

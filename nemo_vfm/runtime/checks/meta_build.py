@@ -99,7 +99,7 @@ def _of_files(error: BaseException) -> bool:
 
 def _try(factory: BoundFactory) -> None:
     """Build it where that reads nothing: a function that makes a model may read a folder."""
-    torch, target = sys.modules.get("torch"), factory.call.target
+    torch, target = sys.modules.get("torch"), factory.call.target  # not imported: then the target is nothing of torch's
     kind = hints.returns(target)
     if torch is None or not isinstance(kind, type):
         return

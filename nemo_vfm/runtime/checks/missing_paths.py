@@ -8,14 +8,11 @@ from pathlib import Path, PurePosixPath
 
 from nemo_vfm.config import Composed, NamedPath, Problem
 from nemo_vfm.config.recipe_errors import did_you_mean
+from nemo_vfm.config.recipients import COPIES
 from nemo_vfm.config.tree import Map
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.uri import Address
 
-#: Arguments that name what is written, or kept for the next start and made where it is not there.
-WRITTEN = frozenset(("copy_to", "index", "counts"))
-#: The same of one component only.
-WRITTEN_BY = frozenset((("nemo_vfm.data.shards.shard_cache.ShardCache", "folder"),))
 _NEIGHBOURS = 1000  # names of a folder among which the one that was meant is looked for
 
 
@@ -44,7 +41,8 @@ def paths_seen(
     """
     problems, unseen, reported = list[Problem](), list[str](), set[str]()
     for one in named:
-        if one.argument in WRITTEN or (one.owner, one.argument) in WRITTEN_BY or str(one.place) in reported:
+        makes = one.written is not None and not one.written.changes
+        if makes or one.argument == COPIES or str(one.place) in reported:
             continue
         reported.add(str(one.place))
         if isinstance(one.place, Address):

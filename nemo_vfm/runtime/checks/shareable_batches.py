@@ -40,9 +40,10 @@ def unknown_until_begun(whole: Job) -> Iterator[str]:
 def _of_training(job: "Train") -> Iterator[tuple[Address, str]]:
     from nemo_vfm.parallel.layers.token_layout import require_divided
     from nemo_vfm.parallel.plan.static_memory import on_meta
+    from nemo_vfm.train.even_batches import require_even
 
     try:
-        job.require_even()
+        require_even(job.data, job.parallel, job.phases)
     except PartRefused as error:
         yield error.address, str(error)
     # Buckets whose samples' tokens cannot be divided, where the recipe says how many these are; packed samples are
