@@ -136,3 +136,8 @@ def how_it_ended(status: int | None, said: str = "") -> str:
         how = f"was killed by {names.get(-status, f'signal {-status}')}"
     lines = said.strip().splitlines()
     return f"{how}: {lines[-1].strip()[:300]}" if lines else how
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

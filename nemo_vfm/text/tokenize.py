@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, NothingKept, UserError
 from nemo_vfm.core.log import bar, warn
-from nemo_vfm.core.process import end_children, follow_parent, how_it_ended, start_child
+from nemo_vfm.core.process import end_children, follow_parent, how_it_ended, num_cores, start_child
 from nemo_vfm.core.storage.files import read_json_or_none, sha256_text, write_json, write_text
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.encoders import Tokenizer
@@ -159,9 +159,8 @@ class TokenizeText:
             return _outcome(work.records_of(), did_nothing=True)
         work.begin(before, plan)
         missing = [number for number in range(len(work.portions)) if work.record(number) is None]
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         with bar("tokenise", len(work.portions), len(work.portions) - len(missing)) as line:
-            for _ in iterate_done(work, missing, self.processes or cores):
+            for _ in iterate_done(work, missing, self.processes or num_cores()):
                 line.advance()
         records = work.records_of()
         totals = counts(records)
