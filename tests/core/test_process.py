@@ -15,22 +15,20 @@ from tests.support.processes import all_end
 from tests.support.repository import ROOT
 
 SCRIPTS = {"child": """
-from pathlib import Path
 import time
 from nemo_vfm.core.process import follow_parent, start_child
 def serve(pipe):
     follow_parent()
-    Path("hangs").touch()
+    open("hangs", "w")
     time.sleep(60)
 if __name__ == "__main__":
     start_child(serve)[0].join()
 """, "sandbox": """
-from pathlib import Path
 from nemo_vfm.curate.examine.sandbox import Child, ChildLimits
 from tests.curate.test_sandbox import Misbehave
 if __name__ == "__main__":
     for _ in Child(Misbehave(), ChildLimits()).ask({"do": "hang"}, megapixels=0.0):
-        Path("hangs").touch()
+        open("hangs", "w")
 """, "module": """
 from nemo_vfm.core.process import run_module
 run_module("timeit", ["-n1", "-r1", "open('hangs', 'w'); import time; time.sleep(60)"], env={})
