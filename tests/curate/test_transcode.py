@@ -117,7 +117,7 @@ def test_a_child_that_dies_over_encoding_is_said_to_have_encoded(tmp_path):
     hands = SimpleNamespace(limits=ChildLimits(), work=work)
     encode = Encode(Transcode(), {}, EncodedMedia(tmp_path, "x", tmp_path / "shards"))
     encode_kept([file], [record], encode, hands, decide=lambda records: None, ready=lambda: None)
-    assert record.message == "a.mp4: its encoding ended with exit status 3"
+    assert record.message == "a.mp4: its encoding ended with status 3"
 
 
 @pytest.mark.parametrize("transfer", ["pq", "hlg"])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.core.errors import DataError, NemoVfmError
+from nemo_vfm.core.process import lower_limits
 
 if TYPE_CHECKING:
     from nemo_vfm.models.convert.foreign import ForeignTensors
@@ -26,16 +27,12 @@ def limit(size: int) -> None:
 
     RLIMIT_DATA and not RLIMIT_AS: torch maps gigabytes of libraries that take no memory.
     """
-    limits = {
+    lower_limits({
         resource.RLIMIT_DATA: 4 * GB + 12 * size,  # the file, its tensors one by one, and their copies
         resource.RLIMIT_CPU: 60 + 60 * (size // GB + 1),
         resource.RLIMIT_FSIZE: 5 * size + (64 << 20),
         resource.RLIMIT_CORE: 0,
-    }
-    for kind, value in limits.items():
-        _, hard = resource.getrlimit(kind)
-        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (bound, bound))
+    })  # fmt: skip
 
 
 def convert(
@@ -175,7 +172,3 @@ def main() -> int:
         sys.stderr.write(f"{given.source}: {reason}\n")
         return 2
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

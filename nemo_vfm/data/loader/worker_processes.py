@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from nemo_vfm.core.errors import DataError, NemoVfmError
 from nemo_vfm.core.log import warn
+from nemo_vfm.core.process import how_it_ended
 from nemo_vfm.data.batching.batch_source import Loaded
 
 _STATM = Path("/proc/self/statm")
@@ -116,7 +117,7 @@ class WorkerWatch:
 
     def _look(self, *_: object) -> None:
         if not self.died and (dead := [worker for worker in self._workers if not worker.is_alive()]):
-            self.died = f"process {dead[0].pid} exited unexpectedly with code {dead[0].exitcode}"
+            self.died = f"process {dead[0].pid} {how_it_ended(dead[0].exitcode)}"
             self.kill()
 
 

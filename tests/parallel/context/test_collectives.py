@@ -139,6 +139,6 @@ def test_a_rank_that_dies_ends_the_others_at_once_with_its_name():
     with pytest.raises(RankFailed) as error:  # which gives the others five seconds, of their group's sixty
         on_ranks(4, dying)
     text = str(error.value)
-    assert "rank 1: died with exit code 7" in text
+    assert "rank 1: its process ended with status 7" in text
     assert "LostRank: rank 0 timed out waiting for rank 1, with which it shares a sequence over 2 ranks" in text
     assert "LostRank: rank 2 timed out waiting for rank 3, with which" in text
