@@ -49,14 +49,9 @@ def everything(found: FeatureBatch) -> dict[str, list]:
     whole = found.expanded()
     features = {name: lists(rows) for name, rows in whole.features.items()}
     labels = {name: label.tolist() for name, label in whole.labels.items()}
-    return {
-        "keys": [*whole.keys],
-        "session": [] if whole.session_B is None else whole.session_B.tolist(),
-        "weight": whole.weight_B.tolist(),
-        "dense": whole.dense_BF.tolist(),
-        **features,
-        **labels,
-    }
+    session = [] if whole.session_B is None else whole.session_B.tolist()
+    return {"keys": [*whole.keys], "session": session, "weight": whole.weight_B.tolist(),
+            "dense": whole.dense_BF.tolist(), **features, **labels}  # fmt: skip
 
 
 def test_it_is_a_batch_with_keys_of_its_ids():

@@ -55,7 +55,7 @@ class Dissolves(Finder):
         self._halves = sorted({max(1, round(scale * fps)) for scale in _SCALES_S})
         self._reach = 2 * self._halves[-1]
         self._glances: deque[Glance] = deque(maxlen=2 * self._reach + 1)
-        self._steps: deque[float] = deque(maxlen=2 * self._reach + 1)  # from the thumbnail before
+        self._steps: deque[float] = deque(maxlen=2 * self._reach)  # from each thumbnail to the next
         self._way: deque[float] = deque(maxlen=2 * self._reach + 1)  # the sum of all steps so far
         self._count = 0
         self._run: list[tuple[float, int]] = []  # (strangeness, frame) of the frames near each other that pass
@@ -84,9 +84,9 @@ class Dissolves(Finder):
 
     def _remember(self, glance: Glance, times: int = 1) -> None:
         for _ in range(times):
-            step = _distance(self._glances[-1].thumbnail_D, glance.thumbnail_D) if self._glances else 0.0
-            self._steps.append(step)
-            self._way.append(step + (self._way[-1] if self._way else 0.0))
+            if self._glances:
+                self._steps.append(_distance(self._glances[-1].thumbnail_D, glance.thumbnail_D))
+            self._way.append(self._way[-1] + self._steps[-1] if self._way else 0.0)
             self._glances.append(glance)
 
     def _step(self, middle: int) -> list[int]:
@@ -116,7 +116,7 @@ class Dissolves(Finder):
         jump = _distance(before, after)
         if jump < limits.jump:
             return 1.0
-        if max(islice(self._steps, place - half + 1, place + half + 1)) > limits.step * jump:
+        if max(islice(self._steps, place - half, place + half)) > limits.step * jump:
             return 1.0
         strangeness = _distance(glances[place].thumbnail_D, (before + after) * np.float32(0.5)) / jump
         if strangeness > limits.strangeness:
