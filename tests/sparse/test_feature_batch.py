@@ -74,8 +74,8 @@ def test_parts_are_the_samples_in_order_and_each_holds_only_its_own_unique_rows(
         assert piece.groups["user"].num_unique == len({one // 3 for one in piece.ids_B.tolist()})
 
 
-def test_deduplicated_and_plain_batches_are_the_same_samples():
-    assert everything(batch()) == everything(batch(deduped=False))
+def test_deduplicated_plain_and_selected_batches_are_the_same_samples():
+    assert everything(batch()) == everything(batch(deduped=False)) == everything(batch().select(torch.arange(8)))
     assert batch().groups["user"].num_unique == 3 and not batch().expanded().groups
 
 

@@ -128,8 +128,7 @@ class Dissolves(Finder):
             return self._wipe_strangeness(self._wipes, place, half) if off <= self._wipes.strangeness else 1.0
         far = _distance(glances[place - 2 * half].thumbnail_D, before)
         drift = (far + _distance(glances[place + 2 * half].thumbnail_D, after)) / jump
-        most = min(limits.still + drift / 4, limits.strangeness - limits.drift * drift)
-        if strangeness > most or not self._differ(start, stop):
+        if strangeness > limits.still + drift / 4 or not self._differ(start, stop):
             return 1.0
         # No dissolve, if the middle lasts: it is reached early or left late.
         early, late = (glances[place + quarter].thumbnail_D for quarter in (-max(1, half // 2), max(1, half // 2)))
