@@ -49,14 +49,9 @@ def everything(found: FeatureBatch) -> dict[str, list]:
     whole = found.expanded()
     features = {name: lists(rows) for name, rows in whole.features.items()}
     labels = {name: label.tolist() for name, label in whole.labels.items()}
-    return {
-        "keys": [*whole.keys],
-        "session": [] if whole.session_B is None else whole.session_B.tolist(),
-        "weight": whole.weight_B.tolist(),
-        "dense": whole.dense_BF.tolist(),
-        **features,
-        **labels,
-    }
+    session = [] if whole.session_B is None else whole.session_B.tolist()
+    return {"keys": [*whole.keys], "session": session, "weight": whole.weight_B.tolist(),
+            "dense": whole.dense_BF.tolist(), **features, **labels}  # fmt: skip
 
 
 def test_it_is_a_batch_with_keys_of_its_ids():
@@ -79,8 +74,8 @@ def test_parts_are_the_samples_in_order_and_each_holds_only_its_own_unique_rows(
         assert piece.groups["user"].num_unique == len({one // 3 for one in piece.ids_B.tolist()})
 
 
-def test_deduplicated_and_plain_batches_are_the_same_samples():
-    assert everything(batch()) == everything(batch(deduped=False))
+def test_deduplicated_plain_and_selected_batches_are_the_same_samples():
+    assert everything(batch()) == everything(batch(deduped=False)) == everything(batch().select(torch.arange(8)))
     assert batch().groups["user"].num_unique == 3 and not batch().expanded().groups
 
 

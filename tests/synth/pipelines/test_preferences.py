@@ -91,12 +91,8 @@ def test_a_judge_or_a_reward_model_that_answers_prose_fails_the_row_and_says_so(
     for role in ("judge", "reward"):
         (tmp_path / role).mkdir()
         with pytest.raises(NemoVfmError, match="only 0 rows"):
-            ran(
-                tmp_path / role,
-                "preferences",
-                "rows=3",
-                **{role: ToldModel(lambda messages: "Both are fine, I think.")},
-            )
+            ran(tmp_path / role, "preferences", "rows=3",
+                **{role: ToldModel(lambda messages: "Both are fine, I think.")})  # fmt: skip
     assert "the judge's answer ends with none of A, B and tie" in ledger_of(tmp_path / "judge")["failed"]
     assert "the reward model gave no coherence" in ledger_of(tmp_path / "reward")["failed"]
 
