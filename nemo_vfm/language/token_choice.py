@@ -50,7 +50,7 @@ class Choice:
         likely = likely.masked_fill(likely < self.min_p * likely.amax(1, keepdim=True), 0)
         return likely / likely.sum(1, keepdim=True)
 
-    def drawn(self, scores_BV: Tensor, uniform_B: Tensor) -> Tensor:
+    def draw(self, scores_BV: Tensor, uniform_B: Tensor) -> Tensor:
         """(B,), the word in which each number from [0, 1) falls when probabilities are laid end to end."""
         ends = self.probabilities(scores_BV).double().cumsum(1)
         # The last end is 1 up to rounding, and a word of probability 0 must not be taken for it.

@@ -61,7 +61,7 @@ class ScoreCounts:
         return _sum_by_score(ranked_N, sums_N4)
 
     @staticmethod
-    def merged(parts: "Sequence[ScoreCounts]") -> "ScoreCounts":
+    def merge(parts: "Sequence[ScoreCounts]") -> "ScoreCounts":
         """As if the samples of all parts had been counted at once; all must have the same step.
 
         Labels and weights that are whole numbers add up exactly, in any order; other sums differ by rounding in fp64.
@@ -162,7 +162,7 @@ class GroupedScores:
         return GroupedScores(*(one[counted_N].cpu() for one in (group_N, score_N, label_N, weight_N)))
 
     @staticmethod
-    def merged(parts: "Sequence[GroupedScores]") -> "GroupedScores":
+    def merge(parts: "Sequence[GroupedScores]") -> "GroupedScores":
         """The samples of all parts."""
         return GroupedScores(*(torch.cat([getattr(part, name) for part in parts]) for name in GROUPED_COLUMNS))
 
@@ -230,14 +230,14 @@ def _group_metrics(
     starts_block_GT = (score_GT[:, 1:] != score_GT[:, :-1]) | (inside_GT[:, 1:] != inside_GT[:, :-1])
     block_GT = torch.nn.functional.pad(starts_block_GT.cumsum(1), (1, 0))
 
-    def summed(each_GT: Tensor) -> Tensor:
+    def sum_blocks(each_GT: Tensor) -> Tensor:
         return torch.zeros_like(label_GT).scatter_add_(1, block_GT, each_GT.double())
 
-    positive_GK, negative_GK = summed(weight_GT * label_GT), summed(weight_GT * (1 - label_GT))
+    positive_GK, negative_GK = sum_blocks(weight_GT * label_GT), sum_blocks(weight_GT * (1 - label_GT))
     below_GK = negative_GK.sum(1, keepdim=True) - negative_GK.cumsum(1)
     won_G = (positive_GK * (below_GK + negative_GK / 2)).sum(1)
     pairs_G = positive_GK.sum(1) * negative_GK.sum(1)
-    count_GK, hits_GK = summed(inside_GT), summed((label_GT >= 0.5) & inside_GT)
+    count_GK, hits_GK = sum_blocks(inside_GT), sum_blocks((label_GT >= 0.5) & inside_GT)
     first_G1 = (hits_GK > 0).int().argmax(1, keepdim=True)
     above_GK = count_GK.cumsum(1) - count_GK
     above, count, hits = (one.gather(1, first_G1).squeeze(1) for one in (above_GK, count_GK, hits_GK))
@@ -247,7 +247,7 @@ def _group_metrics(
         "weight": weight_GT.sum(1), "auc": won_G / pairs_G.where(pairs_G > 0, torch.nan),
         "mrr": (1 / (above + (count + 1) / (hits + 1))).where(hits > 0, torch.nan),
     }  # fmt: skip
-    mean_GT = (summed(label_GT) / count_GK.clamp(min=1)).gather(1, block_GT).where(inside_GT, 0)
+    mean_GT = (sum_blocks(label_GT) / count_GK.clamp(min=1)).gather(1, block_GT).where(inside_GT, 0)
     best_GT = label_GT.sort(1, descending=True).values
     discount_T = 1 / torch.arange(2, label_GT.shape[1] + 2).double().log2()
     for k in top_k:

@@ -20,7 +20,7 @@ from nemo_vfm.core.secret import conceal, conceal_keys
 from nemo_vfm.runtime.command import run_folder
 
 if TYPE_CHECKING:
-    from nemo_vfm.config import Composed
+    from nemo_vfm.config import ComposedRecipe
     from nemo_vfm.core.types.job import Job, Outcome, Run
     from nemo_vfm.runtime.run_folder import Status
 
@@ -67,7 +67,7 @@ Show: TypeAlias = Callable[[RunEnding], None]
 class RecipeRun:
     """One run of a recipe."""
 
-    composed: "Composed"  #: the recipe
+    composed: "ComposedRecipe"  #: the recipe
     words: Sequence[str]  #: what names it to `nemo-vfm run`, for ranks that must be started
     options: RunOptions  #: what the user asked for besides
     show: Show  #: is told on rank 0 how the job ended, before other ranks are left
@@ -77,11 +77,11 @@ class RecipeRun:
     def run(self) -> int:
         """Check, build, run and report; the exit status. Whoever calls it listens to signals."""
         self._folder = run_folder(self.composed)
-        from nemo_vfm.core.log import plain
+        from nemo_vfm.core.log import scrub
 
         # The first line, before the seconds that torch takes; of several processes only the first says it.
         if not {"RANK", "SLURM_PROCID"} & os.environ.keys():
-            sys.stderr.write(f"{plain(f'{self.composed.path} runs in {self._folder}')}\n")
+            sys.stderr.write(f"{scrub(f'{self.composed.path} runs in {self._folder}')}\n")
             sys.stderr.flush()
         from nemo_vfm.core import ranks
         from nemo_vfm.core.errors import NextPhase
@@ -92,10 +92,10 @@ class RecipeRun:
         ranks.adopt_slurm(os.environ)
         job = self._build_job()
         if self.options.part is not None:
-            from nemo_vfm.runtime.run_part import Share, part_of
+            from nemo_vfm.runtime.run_part import JobPart, part_of
 
             text, part = self.composed.to_yaml(conceal_keys), part_of(self.options.part)
-            job = share = Share(job, part, self._folder, text, self.options.allow, self._source())
+            job = share = JobPart(job, part, self._folder, text, self.options.allow, self._source())
             self._folder = share.folder
         while True:
             count = needs_of(job, folder=self._folder).ranks
@@ -191,7 +191,7 @@ def perform_recorded(job: "Job", run: "Run", status: "Status") -> RunEnding:
     from nemo_vfm.workflow import perform
     from nemo_vfm.workflow.step_folder import StepFingerprint
 
-    began, finished = time.monotonic(), status.finished()
+    began, finished = time.monotonic(), status.read_finished()
     try:
         with status.heartbeat():
             outcome = perform(job, run, StepFingerprint.of(run), title=run.folder.name, ends_run=True, set_aside=False)

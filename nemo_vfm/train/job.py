@@ -16,7 +16,7 @@ from nemo_vfm.train.parts import TrainParts
 from nemo_vfm.train.phases import InPhases, PhaseSpan, at, data_of
 
 if TYPE_CHECKING:
-    from nemo_vfm.core.types.held_weights import Held
+    from nemo_vfm.core.types.held_weights import ResidentWeights
 
 
 @needs_gpu()
@@ -138,7 +138,7 @@ class Train(TrainParts):
         notes = (*plan.notes, *held.notes(), *map(str, self.phases))
         return replace(plan, state_bytes={**plan.state_bytes, **average, **beside}, notes=notes)
 
-    def held_beside(self) -> "Held":
+    def held_beside(self) -> "ResidentWeights":
         """The networks of the task and of callbacks, which stand on each GPU beside the model."""
         from nemo_vfm.core.types.held_weights import held_below
         from nemo_vfm.data.sources.cached_latents import gives_latents

@@ -49,7 +49,7 @@ class TrainParts:
             from nemo_vfm.models.recommenders.table_choice import SizedModel
 
             model = SizedModel(model, data)
-        self.model = weights.trained(model)
+        self.model = weights.model_factory(model)
         self.data, self.task, self.optimizer, self.schedule = data, task, optimizer, schedule
         self.loop, self.weights, self.phases = loop, weights, loop.spans(data, parallel)
         self.engine, self.parallel, self.precision = engine, parallel, precision

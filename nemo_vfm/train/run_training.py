@@ -12,7 +12,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.training_data import HasColumns, HasVocab, ResumableData, sources_in
 from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.parallel.checkpoint import checkpoint
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group, together
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group, run_on_ranks
 from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.plan.mesh import group_along
 from nemo_vfm.parallel.plan.static_memory import on_meta
@@ -84,8 +84,8 @@ def start(job: TrainParts, run: Run) -> TrainState:
     folder, everyone = run.folder / "checkpoints", gather_group()
     # A step's part of the recipe says neither seed nor data: both must be the same for a copy of this run.
     same = {"seed_and_steps_above": run.before, **run.settings} if run.before else run.settings
-    together(everyone, lambda: job.loop.checkpoint.begin(folder, same) if ranks.is_first() else None)
-    saved = checkpoint.newest(folder, everyone)
+    run_on_ranks(everyone, lambda: job.loop.checkpoint.begin(folder, same) if ranks.is_first() else None)
+    saved = checkpoint.open_latest(folder, everyone)
     runner = job.engine.start(EngineInputs(job.model, job.task, job.optimizer, job.precision, run.seed, job.parallel))
     model, adapters = runner.model, job.weights.adapters
     started_from = job.weights.load_into(model, saved)

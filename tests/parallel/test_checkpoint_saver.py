@@ -259,7 +259,7 @@ class Counted(SavedTensors):
 def counting(rank: int, folder: Path) -> tuple[int, list[float], list[float]]:
     """Bytes that this rank read for its part of weights and averages, and what they are then."""
     ranks: Gather = gather_group()
-    found = checkpoint.newest(folder, ranks)
+    found = checkpoint.open_latest(folder, ranks)
     assert found is not None
     model, averages = spread(rank, 0.0)
     for group, own in saved(model, averages).items():

@@ -16,7 +16,7 @@ def split_thought(text: str) -> tuple[str, str]:
     is_last = not behind.strip(" \t") or behind.lstrip(" \t").startswith("\n")
     is_first = not before.strip(" \t") or before.rstrip(" \t").endswith("\n")
     is_open = bool(end) and _BEGIN not in before and (is_first or is_last)
-    thought, said = ThoughtSplit(is_open=is_open).whole(text)
+    thought, said = ThoughtSplit(is_open=is_open).finish(text)
     return thought.strip(), said
 
 
@@ -58,7 +58,7 @@ class ThoughtSplit:
         said, self._waiting = self._waiting, ""
         return thought, said
 
-    def whole(self, text: str) -> tuple[str, str]:
+    def finish(self, text: str) -> tuple[str, str]:
         """The same of the last piece, with what waited for more: of all, where it is the only one."""
         (thought, said), (more, rest) = self.add(text), self.rest()
         return thought + more, said + rest

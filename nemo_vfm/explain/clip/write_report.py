@@ -79,11 +79,11 @@ def write(paper: Terminal, story: ClipReport) -> None:
     paper.line("\nDecision", "bold")
     paper.prose(_decision(story), 2)
     if story.duplicate_of is not None:
-        paper.prose(f"like {_alike(story.duplicate_of)}, which is kept", 2)
+        paper.prose(f"like {_similar_clip_text(story.duplicate_of)}, which is kept", 2)
     if story.duplicates:
         paper.line(f"  {len(story.duplicates):,} were dropped as its duplicates:")
     for one in story.duplicates[:_MAX_ALIKE]:
-        paper.line(f"    {_alike(one)}")
+        paper.line(f"    {_similar_clip_text(one)}")
     if len(story.duplicates) > _MAX_ALIKE:
         paper.line(f"    and {len(story.duplicates) - _MAX_ALIKE:,} more")
     if story.rules:
@@ -121,7 +121,7 @@ def _decision(story: ClipReport) -> str:
     return f"{printable(story.decision, 20)} by the rule {printable(story.rule, 80)}{note}"
 
 
-def _alike(one: SimilarClip) -> str:
+def _similar_clip_text(one: SimilarClip) -> str:
     likeness = "" if one.likeness is None else f", likeness {_figure(one.likeness)}"
     source = printable(one.source, 60)
     return (

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_vfm.config import Composed, needs, read_values
+from nemo_vfm.config import ComposedRecipe, needs, read_values
 from nemo_vfm.core.errors import MissingPackage
 from nemo_vfm.core.network.permission import Permissions
 from nemo_vfm.core.optional import available, install_line
@@ -14,14 +14,14 @@ from nemo_vfm.workflow import unfinished_steps
 Missing = list[tuple[str, str]]  #: (module, address of the component that needs it)
 
 
-def missing_packages(composed: Composed, trust: Sequence[str], permissions: Permissions) -> Missing:
+def missing_packages(composed: ComposedRecipe, trust: Sequence[str], permissions: Permissions) -> Missing:
     """Those of the whole recipe, on any machine."""
     return [(module, path) for path, need in needs(composed, trust, permissions)
             for module in need.modules if not available(module)]  # fmt: skip
 
 
 def missing_now(
-    composed: Composed, job: Job, folder: Path, trust: Sequence[str], permissions: Permissions
+    composed: ComposedRecipe, job: Job, folder: Path, trust: Sequence[str], permissions: Permissions
 ) -> Missing:  # fmt: skip
     """Those without which a run of the job here would stop in the middle; what is done in its folder needs nothing."""
     found = [(module, path) for path, need in needs(composed, trust, permissions) for module in need.modules

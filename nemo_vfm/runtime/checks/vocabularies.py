@@ -27,18 +27,18 @@ def vocabularies(job: Job, run_dir: Path) -> dict[str, StepVocabulary]:
         if is_a(step, "nemo_vfm.text.train_tokenizer", "TrainTokenizer"):
             size = getattr(step.learner, "vocab_size", None)
             if isinstance(size, int):
-                found[whole(run_dir / name / "tokenizer")] = StepVocabulary(name, size)
+                found[normalise_path(run_dir / name / "tokenizer")] = StepVocabulary(name, size)
         elif is_a(step, "nemo_vfm.text.tokenize", "TokenizeText") and (known := of_tokenizer(step.tokenizer, found)):
-            found[whole(run_dir / name / "tokens")] = known
+            found[normalise_path(run_dir / name / "tokens")] = known
     return found
 
 
 def of_tokenizer(tokenizer: object, found: Mapping[str, StepVocabulary]) -> StepVocabulary | None:
     """What is known of a tokenizer whose folder a step makes; None of any other."""
     folder = getattr(tokenizer, "folder", None)
-    return found.get(whole(folder)) if isinstance(folder, Path) else None
+    return found.get(normalise_path(folder)) if isinstance(folder, Path) else None
 
 
-def whole(folder: Path) -> str:
+def normalise_path(folder: Path) -> str:
     """A path by which folders are compared, whether they are there or not."""
     return os.path.normpath(Path.cwd() / folder)
