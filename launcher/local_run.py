@@ -11,7 +11,7 @@ from launcher.plan.launch import Launch
 from launcher.plan.programs import search_path, whole_paths
 from launcher.render.profile import FOLDER
 from launcher.state import secret_files
-from launcher.state.launch_folder import held, write
+from launcher.state.launch_folder import submission_lock, write
 from launcher.state.logs import LocalLog, OnTerminal
 from nemo_vfm.core.preemption import EXIT_CODE, INTERRUPTED, handled_by
 from nemo_vfm.core.storage.files import write_text
@@ -57,7 +57,7 @@ def run_here(launch: Launch) -> int:
         environment.update({} if value is None else {name: value})
     for name, file in launch.where.secrets.items():
         environment[name] = secret_files.value(name, file)
-    with held(launch.run_dir):
+    with submission_lock(launch.run_dir):
         write(launch, {})
         write_text(launch.folder / "command.txt", lines(launch))
         (launch.folder / FOLDER).mkdir(exist_ok=True) if launch.request.profile else None

@@ -17,9 +17,9 @@ from typing import IO
 
 from launcher.cli import PROGRAM
 from launcher.plan.programs import program
-from launcher.state.snapshot import MAX_BYTES, MAX_FILES, Kept, put
+from launcher.state.snapshot import MAX_BYTES, MAX_FILES, TreeFile, put
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.log import plain
+from nemo_vfm.core.log import scrub
 from nemo_vfm.core.storage.files import read_json, write_json
 
 _MARK = Path(".git/vfm-launch-ssh.json")  # the paths received last; a folder without it is not ours
@@ -29,18 +29,18 @@ _MAX_HEAD_BYTES = 4 << 20
 def main() -> int:
     """Receive and submit. The exit status is that of `submit`, or 2 if the tree cannot be received."""
     try:
-        arguments = received(sys.stdin.buffer)
+        arguments = receive_tree(sys.stdin.buffer)
     except (UserError, OSError, ValueError, tarfile.TarError) as error:
-        sys.stderr.write(f"{plain(str(error))}\n")
+        sys.stderr.write(f"{scrub(str(error))}\n")
         return 2
     return PROGRAM.main(["submit", *arguments])
 
 
-def received(stream: IO[bytes]) -> list[str]:
+def receive_tree(stream: IO[bytes]) -> list[str]:
     """Write the tree, change to the folder in it where the command was typed, and return its arguments."""
     head = json.loads(stream.readline(_MAX_HEAD_BYTES))
     folder = Path.home() / head["folder"]
-    files: dict[str, Kept] = {}
+    files: dict[str, TreeFile] = {}
     total = 0
     with tarfile.open(fileobj=stream, mode="r|") as tar:
         for entry in tar:
@@ -49,7 +49,7 @@ def received(stream: IO[bytes]) -> list[str]:
                 raise UserError(f"the files received contain something that a working tree cannot hold: {entry.name!r}")
             opened = tar.extractfile(entry) if entry.isreg() else None
             content = opened.read() if opened is not None else os.fsencode(entry.linkname)
-            files[str(_inside(entry.name))] = Kept(content, entry.mode & 0o777 | 0o400 if opened is not None else 0)
+            files[str(_inside(entry.name))] = TreeFile(content, entry.mode & 0o777 | 0o400 if opened is not None else 0)
     _write(folder, files)
     here = folder / _inside(head["below"])
     here.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def _inside(name: str) -> PurePosixPath:
     return path
 
 
-def _write(folder: Path, files: Mapping[str, Kept]) -> None:
+def _write(folder: Path, files: Mapping[str, TreeFile]) -> None:
     mark = folder / _MARK
     if folder.is_dir() and any(folder.iterdir()) and not mark.is_file():
         raise UserError(f"{folder} holds files that --ssh did not copy there, and was left as it is; "
@@ -87,7 +87,7 @@ def _remove(folder: Path, path: PurePosixPath) -> None:
             target.unlink()
 
 
-def _index(folder: Path, files: Mapping[str, Kept]) -> None:
+def _index(folder: Path, files: Mapping[str, TreeFile]) -> None:
     """Make a git index that lists these files, as that of the sender's repository does."""
     git = program("git")
     if git is None:

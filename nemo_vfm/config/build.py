@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from nemo_vfm.config.locate import Target
 from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError
-from nemo_vfm.config.tree import Map, Scalar, join, written
+from nemo_vfm.config.tree import Map, Scalar, join, mark_at
 from nemo_vfm.core.optional import IDLE_PARTS, Need, needed_packages
 from nemo_vfm.core.storage.uri import BACKENDS, Address
 from nemo_vfm.core.types.component import PartRefused
@@ -85,7 +85,7 @@ class BoundFactory:
         own = frozenset().union(*map(_homes, self.call.arguments.values()))
         return _call(self.call, args, kwargs, _Builder(own.union(self._made), dict(self._made)))
 
-    def refused(self, text: str) -> RecipeError:
+    def error(self, text: str) -> RecipeError:
         """What to raise where something is wrong with it, at its place in the recipe."""
         return _refusal(self.call, text)
 
@@ -213,7 +213,7 @@ def _refusal(call: Call, text: str, address: Sequence[str] = ()) -> RecipeError:
         far = {name: source.is_file + len(source.included_from()) for name, source in sources.items()}
         chosen = min(at, key=lambda name: (far[name], at[name]), default=None)
         address = () if chosen is None else (chosen,)
-    mark = written(call.node, call.mark, address)
+    mark = mark_at(call.node, call.mark, address)
     return RecipeError([Problem(join(call.path, *address), mark, mask_secrets(text[:_MAX_MESSAGE], call.secrets))])
 
 

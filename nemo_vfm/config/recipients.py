@@ -31,7 +31,7 @@ class RecipientEntry:
         return f"{one.place} gets {one.gets}{key} ({where}; {one.source})"
 
 
-def withheld(tree: Map) -> tuple[tuple[str, str], ...]:
+def environment_values(tree: Map) -> tuple[tuple[str, str], ...]:
     """(variable, value) of everything that a resolved recipe takes from the environment."""
     found = {(origin.removeprefix("env:"), text): None for _, text, origin in _of_environment(tree)}
     return tuple(found)

@@ -144,7 +144,7 @@ class Denoise:
         sigma_B = self.objective.draw(numbers, clean_CTHW.shape[1:])[None].to(clean.device)
         drops_text = bool(torch.rand((), generator=numbers) < self.text_dropout) and training
         noise = torch.randn(clean_CTHW.shape, generator=numbers)[None].to(clean)
-        noisy = self.objective.noised(clean, noise, sigma_B)
+        noisy = self.objective.add_noise(clean, noise, sigma_B)
         targets = {"clean_BCTHW": clean, "noise_BCTHW": noise}
         if self.frame_conditioning is None:
             latents, level_B = self.objective.inputs(noisy, sigma_B)
@@ -153,7 +153,7 @@ class Denoise:
         given = self.frame_conditioning.of_sample(count, clean_CTHW, video_CTHW, self.codec)
         given_noise = torch.randn(clean_CTHW.shape, generator=numbers)[None]
         given = replace(given, noise_BCTHW=given_noise, sigma_B=torch.tensor([given_sigma])).to(clean.device)
-        known = self.frame_conditioning.known(given)
+        known = self.frame_conditioning.given_mask(given)
         if known is not None:
             targets["made_BCTHW"] = (~known).to(clean).expand(-1, 1, -1, *clean.shape[3:])
         inputs = self.frame_conditioning.inputs(self.objective, noisy, sigma_B, given)

@@ -33,15 +33,15 @@ class UncertaintyWeighted:
     def scale(self, sigma: float) -> float:
         return self.objective.scale(sigma)
 
-    def noised(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
-        return self.objective.noised(clean, noise, sigma_B)
+    def add_noise(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
+        return self.objective.add_noise(clean, noise, sigma_B)
 
     def inputs(self, noisy: Tensor, sigma_B: Tensor) -> tuple[Tensor, Tensor]:
         return self.objective.inputs(noisy, sigma_B)
 
-    def denoised(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
+    def denoise(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
         """As the objective does, without the last channel."""
-        return self.objective.denoised(_split_channels(output, noisy)[0], noisy, sigma_B)
+        return self.objective.denoise(_split_channels(output, noisy)[0], noisy, sigma_B)
 
     def losses(
         self, output: Tensor, clean: Tensor, noise: Tensor, sigma_B: Tensor, made: Tensor | None = None

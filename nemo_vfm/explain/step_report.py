@@ -85,7 +85,7 @@ def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str
     data, seed_then = job.data_at(folder, step - 1, seed)
     given = next(iter(data.train_dataloader()))
     assert given.index == step - 1
-    batch = job.skip.left(given).to(device())
+    batch = job.skip.zero_weights(given).to(device())
     prepared = job.task.prepare(batch, seed=seed_then, training=True)
     names = ("latents_BCTHW", "latents_XC", "video_BCTHW", "text_BLD", "tokens_BS")
     shapes = {name: list(tensor.shape) for name in names if (tensor := getattr(batch, name, None)) is not None}

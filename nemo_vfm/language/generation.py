@@ -57,7 +57,7 @@ def generate(
     texts: list[list[int]] = [[] for _ in beginnings]
     ended = [False] * len(texts)
     for place in range(max_new):
-        words_B = choice.drawn(model.scores(read, cache), chance_BS[:, place])
+        words_B = choice.draw(model.scores(read, cache), chance_BS[:, place])
         for text, word in enumerate(words_B.tolist()):
             ended[text] = ended[text] or word in stop
             if not ended[text]:

@@ -50,7 +50,7 @@ class Choice:
         probs = probs.masked_fill(probs < self.min_p * probs.amax(1, keepdim=True), 0)
         return probs / probs.sum(1, keepdim=True)
 
-    def drawn(self, logits_BV: Tensor, uniform_B: Tensor) -> Tensor:
+    def draw(self, logits_BV: Tensor, uniform_B: Tensor) -> Tensor:
         """(B,) token ids, sampled by the inverse of the cumulative probabilities at `uniform_B`, from [0, 1)."""
         cumulative = self.probabilities(logits_BV).double().cumsum(1)
         # The last sum is 1 only up to rounding: without the factor a token of probability 0 could be sampled.

@@ -61,7 +61,7 @@ class ScoreCounts:
         return _sum_by_score(ranked_N, sums_N4)
 
     @staticmethod
-    def merged(parts: "Sequence[ScoreCounts]") -> "ScoreCounts":
+    def merge(parts: "Sequence[ScoreCounts]") -> "ScoreCounts":
         """As if the samples of all parts had been counted at once; all must have the same step.
 
         Labels and weights that are whole numbers add up exactly, in any order; other sums differ by rounding in fp64.
@@ -162,7 +162,7 @@ class GroupedScores:
         return GroupedScores(*(one[counted_N].cpu() for one in (group_N, score_N, label_N, weight_N)))
 
     @staticmethod
-    def merged(parts: "Sequence[GroupedScores]") -> "GroupedScores":
+    def merge(parts: "Sequence[GroupedScores]") -> "GroupedScores":
         """The samples of all parts."""
         return GroupedScores(*(torch.cat([getattr(part, name) for part in parts]) for name in GROUPED_COLUMNS))
 

@@ -91,10 +91,10 @@ class GPT(nn.Module):
         if experts is not None:
             of_layers = {f"experts.dense_layers.{place}": layer for place, layer in enumerate(experts.dense_layers)}
             require_between(0, depth - 1, **of_layers)
-        self.rope, self.rotated = rope, rope.rotated(head_dim)
+        self.rope, self.rotated = rope, rope.rotary_dim(head_dim)
         self.window, self.windows = window, [None] * depth if window is None else window.of(depth)
         if window is not None and window.rope is not None:
-            window.rope.rotated(head_dim)
+            window.rope.rotary_dim(head_dim)
         self.scale_embedding = scale_embedding
         self.sizes = BlockSizes(width, heads, groups, head_dim, mlp_hidden, activation, norm, eps, qkv_bias, qk_norm,
                            post_norm, query_scalar, experts)  # fmt: skip
@@ -155,7 +155,7 @@ class GPT(nn.Module):
         near = None if self.window is None else self.window.rope
         return (
             self.rope.table(self.rotated, places_BS, lengths_BS),
-            None if near is None else near.table(near.rotated(self.sizes.head_dim), places_BS, lengths_BS),
+            None if near is None else near.table(near.rotary_dim(self.sizes.head_dim), places_BS, lengths_BS),
         )
 
     def embed_tokens(self, tokens_BS: Tensor) -> Tensor:

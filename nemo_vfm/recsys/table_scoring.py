@@ -171,7 +171,7 @@ class ScoreTable:
         columns = {name: pa.array(column.cpu()[valid_M].numpy()) for name, column in found.items()}
         if taken := sorted(columns.keys() & {*self.keep}):
             raise UserError(f"keep names {taken[0]!r}, which is a column of predictions already")
-        kept = batch.expanded().select(valid_M) if self.keep else batch
+        kept = batch.expand().select(valid_M) if self.keep else batch
         for name in self.keep:
             if name in dense:
                 columns[name] = pa.array(kept.dense_BF[:, dense.index(name)].numpy())

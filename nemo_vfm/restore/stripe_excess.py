@@ -87,7 +87,7 @@ class StripeExcess:
         upright_A = np.abs((np.arange(180) + 90) % 180 - 90) <= 45
         return np.asarray(np.where(upright_A, np.max(rows, axis=0), np.max(columns, axis=0)), np.float32)
 
-    def strongest(self, theta_deg: float | Literal["auto"], min_excess_db: float) -> tuple[float, int] | None:
+    def strongest_direction(self, theta_deg: float | Literal["auto"], min_excess_db: float) -> tuple[float, int] | None:
         """The direction of stripes, and in how many bands to look for them; None where there are none.
 
         Args:
@@ -101,7 +101,7 @@ class StripeExcess:
         return None
 
     def of_stripes_db(self, theta_deg: float, bands: int) -> float:
-        """Of a direction and a number of bands that `strongest` gave."""
+        """Of a direction and a number of bands that `strongest_direction` gave."""
         excess_A = self.whole_db() if bands == 1 else self.half_db()
         return float(excess_A[round(theta_deg) % 180])
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.errors import LostRank, NemoVfmError, NextPhase, Preempted
 from nemo_vfm.core.preemption import EXIT_CODE as PREEMPTED
-from nemo_vfm.core.preemption import INTERRUPTED, PreemptedNow, idle, is_interrupt
+from nemo_vfm.core.preemption import INTERRUPTED, PreemptedNow, idle_error, is_interrupt
 from nemo_vfm.core.process import die_with_parent, end_now
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import sha256_text
@@ -52,7 +52,7 @@ def run_as_one_of_several(
             if ranks.is_first():
                 lost(sentence)
             log.console().show_cursor(True)
-            sys.stderr.write(f"{log.plain(sentence)}. Run the same command again to resume from the last checkpoint\n")
+            sys.stderr.write(f"{log.scrub(sentence)}. Run the same command again to resume from the last checkpoint\n")
         end_now(LostRank.exit_code)
 
     with join_ranks(sha256_text(recipe), on_lost=end, timeout_s=timeout_s, silence_s=silence_s) as world:
@@ -61,8 +61,8 @@ def run_as_one_of_several(
                 with heard_by(world.tell):
                     status = first()
             except (NemoVfmError, PreemptedNow, KeyboardInterrupt) as error:
-                meant = error if isinstance(error, NemoVfmError) else idle(error)
-                sys.stderr.write(f"{log.plain(str(meant))}\n")
+                meant = error if isinstance(error, NemoVfmError) else idle_error(error)
+                sys.stderr.write(f"{log.scrub(str(meant))}\n")
                 status = meant.exit_code
             world.tell_end(patience_s=_PATIENCE_S.get(status, 3.0))
         else:
@@ -115,6 +115,6 @@ def _follow(world: "World", job: Job, folder: Path) -> int:
         meant = lost_behind(error) or error
         world.confess(meant)
         sys.stderr.write(conceal("".join(traceback.format_exception(error))))
-        sys.stderr.write(f"{log.plain(str(meant))}\n")
+        sys.stderr.write(f"{log.scrub(str(meant))}\n")
         return meant.exit_code if isinstance(meant, NemoVfmError) else 1
     return 0

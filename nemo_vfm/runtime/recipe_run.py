@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import NemoVfmError, NextPhase, Preempted, UserError
-from nemo_vfm.core.log import info, plain, warn
+from nemo_vfm.core.log import info, scrub, warn
 from nemo_vfm.core.preemption import DEFAULT, EXIT_CODE, INTERRUPTED, PreemptedNow, is_interrupt
 from nemo_vfm.core.ranks import SILENCE_S, TIMEOUT_S
 from nemo_vfm.core.secret import conceal, conceal_keys
@@ -25,7 +25,7 @@ from nemo_vfm.core.types.job import REPORT, STATUS, TRACEBACK, Job, MultiRankJob
 from nemo_vfm.runtime.command import run_folder
 
 if TYPE_CHECKING:
-    from nemo_vfm.config import Composed
+    from nemo_vfm.config import ComposedRecipe
     from nemo_vfm.runtime.run_folder import Status
 
 
@@ -71,7 +71,7 @@ Show: TypeAlias = Callable[[RunEnding], None]
 class RecipeRun:
     """One run of a recipe."""
 
-    composed: "Composed"  #: the recipe
+    composed: "ComposedRecipe"  #: the recipe
     words: Sequence[str]  #: what names it to `nemo-vfm run`, for ranks that must be started
     options: RunOptions  #: what the user asked for besides
     show: Show  #: is told on rank 0 how the job ended, before other ranks are left
@@ -83,7 +83,7 @@ class RecipeRun:
         self._folder = run_folder(self.composed)
         # The first line, before the seconds that torch takes; of several processes only the first says it.
         if not {"RANK", "SLURM_PROCID"} & os.environ.keys():
-            sys.stderr.write(f"{plain(f'{self.composed.path} runs in {self._folder}')}\n")
+            sys.stderr.write(f"{scrub(f'{self.composed.path} runs in {self._folder}')}\n")
             sys.stderr.flush()
         from nemo_vfm.runtime.rank_processes import end_with_the_launcher
 
@@ -91,10 +91,10 @@ class RecipeRun:
         ranks.adopt_slurm(os.environ)
         job = self._build_job()
         if self.options.part is not None:
-            from nemo_vfm.runtime.run_part import Share, part_of
+            from nemo_vfm.runtime.run_part import JobPart, part_of
 
             text, part = self.composed.to_yaml(conceal_keys), part_of(self.options.part)
-            job = share = Share(job, part, self._folder, text, self.options.allow, self._source())
+            job = share = JobPart(job, part, self._folder, text, self.options.allow, self._source())
             self._folder = share.folder
         while True:
             count = needs_of(job, folder=self._folder).ranks
@@ -182,7 +182,7 @@ def perform_recorded(job: Job, run: Run, status: "Status") -> RunEnding:
     from nemo_vfm.workflow import perform
     from nemo_vfm.workflow.step_folder import StepFingerprint
 
-    began, finished = time.monotonic(), status.finished()
+    began, finished = time.monotonic(), status.read_finished()
     try:
         with status.heartbeat():
             outcome = perform(job, run, StepFingerprint.of(run), title=run.folder.name, ends_run=True, set_aside=False)

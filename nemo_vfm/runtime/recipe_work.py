@@ -8,10 +8,10 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.workflow import Workflow
 
 if TYPE_CHECKING:
-    from nemo_vfm.config import Composed
+    from nemo_vfm.config import ComposedRecipe
 
 
-def describe(composed: "Composed", job: Job | None, missing: Sequence[str], on_gpu: Sequence[str]) -> Json:
+def describe(composed: "ComposedRecipe", job: Job | None, missing: Sequence[str], on_gpu: Sequence[str]) -> Json:
     """Everything as one JSON object; the job is None where too much of the recipe is still to be given.
 
     Addresses: `missing` of values that the user has yet to give, `on_gpu` of components that compute on a GPU.

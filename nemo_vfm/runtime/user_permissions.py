@@ -22,8 +22,8 @@ from nemo_vfm.core.network.permission import (
     allowed_folder,
     allowed_host,
     allowed_place,
+    merge_hosts,
     require_variable,
-    together,
 )
 from nemo_vfm.core.network.ssrf_guard import service_url
 from nemo_vfm.core.storage.files import read_json, sha256_file, sha256_text, write_json
@@ -43,7 +43,7 @@ def permissions(words: Sequence[str], recipe: Path | None = None) -> Permissions
     """
     try:
         typed = [allowed_host(word) for word in words]
-        together(typed)
+        merge_hosts(typed)
     except ValueError as error:
         raise UserError(f"--allow-host: {error}") from error
     # The user's file: where NEMO_VFM_ENDPOINTS says, else in the user's folder of settings.

@@ -163,7 +163,7 @@ class ChoiceWriter(TextListener):
             self._send()
         return not self._stopped
 
-    def ended(self, ending: TextEnding) -> None:
+    def end(self, ending: TextEnding) -> None:
         if not self._stopped:
             self._release(self._text.rest())
         if not self._stopped:

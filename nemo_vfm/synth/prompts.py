@@ -12,7 +12,7 @@ from nemo_vfm.synth.make_stories import story
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class VideoPrompt:
     """What to draw."""
 
     text: str  #: the prompt
@@ -26,7 +26,7 @@ class Prompt:
 class Prompts(Protocol):
     """A source of prompts; it may have `given`, the first frames that come with them, `()` where none do."""
 
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[VideoPrompt]:
         """The prompts, in a fixed order."""
         ...
 
@@ -52,10 +52,10 @@ class PromptList:
         self.texts = tuple(texts)
         self.given = tuple(given) * (len(texts) if len(given) == 1 else 1)
 
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[VideoPrompt]:
         """The texts in order."""
         given = self.given or (None,) * len(self.texts)
-        return [Prompt(text, given=path) for text, path in zip(self.texts, given, strict=True)]
+        return [VideoPrompt(text, given=path) for text, path in zip(self.texts, given, strict=True)]
 
 
 class HeldOutPrompts:
@@ -70,12 +70,10 @@ class HeldOutPrompts:
             raise ValueError(f"num must be between 1 and {len(shot_plan.combinations(held_out=True))}, got {num}")
         self.num, self.given = num, ()
 
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[VideoPrompt]:
         """One prompt a combination, with colour, shape and direction to measure by."""
-        return [
-            Prompt(f"a {colour} {shape} moving {direction}", {"colour": colour, "shape": shape, "direction": direction})
-            for colour, shape, direction in shot_plan.combinations(held_out=True)[: self.num]
-        ]
+        found = shot_plan.combinations(held_out=True)[: self.num]
+        return [VideoPrompt(f"a {c} {s} moving {d}", {"colour": c, "shape": s, "direction": d}) for c, s, d in found]
 
 
 class CaptionPrompts:
@@ -91,7 +89,7 @@ class CaptionPrompts:
             raise ValueError(f"num must be at least 1, got {num}")
         self.shards, self.num, self.given = place(shards), num, ()
 
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[VideoPrompt]:
         """The first different captions in the order of the shards.
 
         Raises:
@@ -107,7 +105,7 @@ class CaptionPrompts:
                 break
         if not captions:
             raise NothingKept(f"no clip in {self.shards} has a caption to use as a prompt")
-        return [Prompt(text) for text in captions]
+        return [VideoPrompt(text) for text in captions]
 
 
 class StoryPrompts:
@@ -125,10 +123,10 @@ class StoryPrompts:
             raise ValueError(f"num must be at least 1 and sentences from 1 to 3, got {num} and {sentences}")
         self.num, self.sentences, self.held_out, self.seed, self.given = num, sentences, held_out, seed, ()
 
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[VideoPrompt]:
         """One a story."""
         told = (story(self.seed, number, held_out=self.held_out) for number in range(self.num))
-        return [Prompt(" ".join(one.sentences[: self.sentences])) for one in told]
+        return [VideoPrompt(" ".join(one.sentences[: self.sentences])) for one in told]
 
 
 class DemoPrompts:
@@ -144,6 +142,6 @@ class DemoPrompts:
         self.given = ()
         self.source: Prompts = HeldOutPrompts(num=num) if input is None else CaptionPrompts(shards=shards, num=num)
 
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[VideoPrompt]:
         """The prompts of the source that fits."""
         return self.source.prompts()

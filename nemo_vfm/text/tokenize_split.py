@@ -110,7 +110,7 @@ def _kept_texts(portion: Portion, settings: SplitSettings, record: SplitCounts) 
             if in_a_row >= settings.max_bad_in_a_row:
                 raise UserError(
                     f"{in_a_row} documents in a row cannot be read; the last, in {settings.folder / span.file}: "
-                    f"{line.told()}. Is column={settings.column} correct?"
+                    f"{line.error()}. Is column={settings.column} correct?"
                 )
             if line.fault:
                 reason = str(line.fault)

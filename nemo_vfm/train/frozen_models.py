@@ -15,7 +15,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import ReadsModels, Task
 from nemo_vfm.parallel.apply.apply_parallelism import allocate
 from nemo_vfm.parallel.apply.build_model import build_unfilled
-from nemo_vfm.parallel.apply.frozen_weights import freeze, narrow
+from nemo_vfm.parallel.apply.frozen_weights import cast_weights, freeze
 from nemo_vfm.parallel.engine.engine import Engine
 from nemo_vfm.parallel.layers.token_layout import call_within
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -52,7 +52,9 @@ def load_frozen(job: Training, state: Json) -> dict[str, Json]:
         slot = f"weights.frozen.{name}.start_from"
         model, is_empty = build_unfilled(one.model, seed=0)
         freeze(model)
-        narrow(model, job.precision.resolve()[0])  # to what autocast makes of it at each use, so no output changes
+        cast_weights(
+            model, job.precision.resolve()[0]
+        )  # as autocast makes them at each use: no output changes
         if is_empty:
             allocate(model, device())
         source = sources[name] = one.start_from.load_into(model.to(device()), slot)
@@ -88,5 +90,5 @@ def without_memory(frozen: FrozenModel, precision: Precision) -> nn.Module:
     """A frozen model as each GPU holds it, where the precision `auto` is bf16."""
     model = deepcopy(on_meta(frozen.model))  # others look at the same one
     freeze(model)
-    narrow(model, torch.float32 if precision.compute == "fp32" else torch.bfloat16)
+    cast_weights(model, torch.float32 if precision.compute == "fp32" else torch.bfloat16)
     return model

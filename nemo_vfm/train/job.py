@@ -41,7 +41,7 @@ from nemo_vfm.train.state.slots import LightningLogger, LoggerSource, Schedule
 from nemo_vfm.train.warm_start import Weights
 
 if TYPE_CHECKING:
-    from nemo_vfm.core.types.held_weights import Held
+    from nemo_vfm.core.types.held_weights import ResidentWeights
     from nemo_vfm.train.state.train_state import TrainState
 
 _PROMISE = "Ctrl-C: the run ends after this step, with a checkpoint; press it again to end at once, without one"
@@ -95,7 +95,7 @@ class Train:
             from nemo_vfm.models.recommenders.table_choice import SizedModel
 
             model = SizedModel(model, data)
-        self.model = weights.trained(model)
+        self.model = weights.model_factory(model)
         self.data, self.task, self.optimizer, self.schedule = data, task, optimizer, schedule
         self.loop, self.weights, self.phases = loop, weights, loop.spans(data, parallel)
         self.engine, self.parallel, self.precision = engine, parallel, precision
@@ -188,7 +188,7 @@ class Train:
         notes = (*plan.notes, *held.notes(), *map(str, self.phases))
         return replace(plan, state_bytes={**plan.state_bytes, **average, **beside}, notes=notes)
 
-    def held_beside(self) -> "Held":
+    def held_beside(self) -> "ResidentWeights":
         """The networks of the task and of callbacks, and frozen models, on each GPU beside the model."""
         from nemo_vfm.core.types.held_weights import held_below
         from nemo_vfm.data.sources.cached_latents import gives_latents
@@ -252,7 +252,7 @@ def start(job: Train, run: Run) -> "TrainState":
     from nemo_vfm.core.types.training_data import HasColumns
     from nemo_vfm.data.loader.listed_data import ListedData
     from nemo_vfm.parallel.checkpoint import checkpoint
-    from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group, together
+    from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group, run_on_ranks
     from nemo_vfm.parallel.engine.step_runner import EngineInputs
     from nemo_vfm.parallel.plan.static_memory import on_meta
     from nemo_vfm.parallel.ranks.process_group import first_says
@@ -274,8 +274,8 @@ def start(job: Train, run: Run) -> "TrainState":
     folder, everyone = run.folder / "checkpoints", gather_group()
     # A step's part of the recipe says neither seed nor data: both must be the same for a copy of this run.
     same = {"seed_and_steps_above": run.before, **run.settings} if run.before else run.settings
-    together(everyone, lambda: job.loop.checkpoint.begin(folder, same) if ranks.is_first() else None)
-    saved = checkpoint.newest(folder, everyone)
+    run_on_ranks(everyone, lambda: job.loop.checkpoint.begin(folder, same) if ranks.is_first() else None)
+    saved = checkpoint.open_latest(folder, everyone)
     frozen = load_frozen(job, None if saved is None else saved.state)
     runner = job.engine.start(EngineInputs(job.model, job.task, job.optimizer, job.precision, run.seed, job.parallel))
     model, adapters = runner.model, job.weights.adapters

@@ -14,8 +14,8 @@ from nemo_vfm.models.convert.video.other_library import is_other_librarys, opene
 from nemo_vfm.models.pretrained import fingerprint_of
 from nemo_vfm.parallel.apply.local_shard import mismatch, some
 from nemo_vfm.parallel.checkpoint.checkpoint import require_whole, weights_of
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group, together
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, put, shapes_of
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group, run_on_ranks
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import gather_shapes, put, shapes_of
 from nemo_vfm.parallel.checkpoint.checkpoint_store import open_checkpoint
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.ranks.gather import Gather
@@ -38,7 +38,7 @@ def load_into(
             given.require_same_function(model)
             new = _put(model, given, str(path), may_differ, ranks, slot)
         # The bytes of all its files, once for all ranks.
-        sha256 = str(together(ranks, lambda: fingerprint_of(given.folder) if ranks.rank() == 0 else None)[0])
+        sha256 = str(run_on_ranks(ranks, lambda: fingerprint_of(given.folder) if ranks.rank() == 0 else None)[0])
         chosen, run, step, group, what = str(given.folder), "", 0, "model", "weights"
     else:
         if isinstance(path, Path):
@@ -63,7 +63,7 @@ def _put(
 ) -> list[str]:
     """Load what fits, each rank its part; the names that did not, and may differ."""
     own = {name: tensor for name, tensor in model.state_dict().items() if not is_adapter(name)}
-    here, there = everywhere(own, ranks), shapes_of(given)
+    here, there = gather_shapes(own, ranks), shapes_of(given)
     for prefix in may_differ:
         if not any(_below(name, prefix) for name in here.keys() | there.keys()):
             have = some(sorted({name.partition(".")[0] for name in here.keys() | there.keys()}), 6)

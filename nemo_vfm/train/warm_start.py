@@ -82,7 +82,7 @@ class Weights:
         self.start_from = WarmStart(path=start_from) if isinstance(start_from, Path | Address) else start_from
         self.adapters, self.frozen = adapters, dict(frozen or {})
 
-    def trained(self, model: Factory[[], nn.Module]) -> Factory[[], nn.Module]:
+    def model_factory(self, model: Factory[[], nn.Module]) -> Factory[[], nn.Module]:
         """What builds the model that is trained."""
         return model if self.adapters is None else AdaptedModel(model, self.adapters)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.curate.examine.sandbox import Child, ChildDied, ChildLimits, ChildReply, MediaWork, TickBatcher, valid
+from nemo_vfm.curate.examine.sandbox import Child, ChildDied, ChildLimits, ChildReply, MediaWork, TickBatcher, keep_last
 from nemo_vfm.curate.execute.work_units import WorkItem
 from nemo_vfm.curate.media_pipeline import megapixels
 from tests.support.processes import all_end
@@ -111,7 +111,7 @@ def test_who_stops_listening_in_the_middle_does_not_leave_answers_for_the_next(c
 
 def test_work_that_dies_is_tried_once_more_in_a_fresh_child_and_its_first_answers_are_void():
     worker = MediaWork(Misbehave(), LIMITS).start()
-    replies = valid(list(worker.do(WorkItem({"do": "crash"}))))
+    replies = keep_last(list(worker.do(WorkItem({"do": "crash"}))))
     worker.stop()
     assert [sorted(reply.fact) for reply in replies] == [["pid"], ["failed"]]
 

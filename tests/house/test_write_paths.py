@@ -41,7 +41,7 @@ def slots() -> frozenset[type]:
 
 
 def _asked(hint: object) -> typing.Iterator[type]:
-    inner = hints.bare(hint)
+    inner = hints.bare_hint(hint)
     if hints.is_factory(inner):
         yield from _asked(hints.factory_parts(inner)[1])
         return

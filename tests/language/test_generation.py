@@ -48,14 +48,14 @@ def test_a_share_that_one_word_reaches_exactly_is_that_word() -> None:
 def test_words_are_drawn_as_often_as_they_are_likely() -> None:
     count = 20_000
     uniform = torch.rand(count, generator=torch.Generator().manual_seed(0))
-    words = Choice(top_k=4).drawn(LIKELY.log().expand(count, -1), uniform)
+    words = Choice(top_k=4).draw(LIKELY.log().expand(count, -1), uniform)
     shares = torch.bincount(words, minlength=5) / count
     assert shares.tolist() == pytest.approx([0.5 / 0.97, 0.25 / 0.97, 0.15 / 0.97, 0.07 / 0.97, 0], abs=0.015)
 
 
 def test_a_number_just_below_one_draws_no_word_that_was_cut_off() -> None:
     almost = torch.tensor([1 - 2**-24])
-    assert Choice(top_k=2).drawn(LIKELY.log(), almost).tolist() == [1]
+    assert Choice(top_k=2).draw(LIKELY.log(), almost).tolist() == [1]
 
 
 @pytest.mark.parametrize(

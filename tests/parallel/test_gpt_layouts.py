@@ -164,10 +164,10 @@ def gone_on(rank: int, degrees: dict[str, Any], folder: Path, index: int) -> tup
     optimizer = partial(torch.optim.AdamW, lr=1e-3)
     engine = engine.start(EngineInputs(made, Following(False), optimizer, Precision("fp32"), 3, plan))
     if index:
-        engine.load(checkpoint.newest(folder, ranks).groups)  # type: ignore[union-attr]
+        engine.load(checkpoint.open_latest(folder, ranks).groups)  # type: ignore[union-attr]
     loss = engine.step([own(plan, rank, index)]).loss
     checkpoint.save(folder, index + 1, engine.tensors(), {"step": index + 1}, ranks=ranks)
-    saved = checkpoint.newest(folder, ranks)
+    saved = checkpoint.open_latest(folder, ranks)
     assert saved is not None
     return loss, tuple(saved.groups["model"]["blocks.0.attention.qkv.weight"].shape)
 

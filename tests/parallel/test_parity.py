@@ -62,7 +62,7 @@ def test_in_a_selection_every_two_choices_meet_that_can(ranks: int):
 def test_samples_differ_on_every_rank_and_are_the_same_for_every_layout(rehearsal: TinyTraining):
     whole = rehearsal.batch(1)
     for plan in (ParallelPlan(shard=4), ParallelPlan(replicate=2, tensor=2)):
-        parts = [rehearsal.own(plan, rank, 1) for rank in range(4)]
+        parts = [rehearsal.rank_batch(plan, rank, 1) for rank in range(4)]
         first = {plan.data_rank(rank): part for rank, part in enumerate(parts)}
         keys = [key for rank in range(plan.data) for key in first[rank].keys]
         assert tuple(keys) == whole.keys
@@ -105,7 +105,7 @@ def test_no_parameter_is_left_out_and_none_is_asleep(rehearsal: TinyTraining):
 
 
 def norms_of(rank: int, rehearsal: TinyTraining) -> dict[str, float]:
-    engine = rehearsal.started(ParallelPlan())
+    engine = rehearsal.start(ParallelPlan())
     engine.step([rehearsal.batch(0)])
     return {name: float(one.grad.norm()) for name, one in engine.model.named_parameters() if one.grad is not None}
 

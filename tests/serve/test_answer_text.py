@@ -45,7 +45,7 @@ def test_a_choice_begins_as_its_prompt_goes_on(tokenizer: Tokenizer) -> None:
         writer = ChoiceWriter(tokenizer.decode, tokens[:cut], [], found.append, in_pieces=False)
         for token in tokens[cut:]:
             assert writer.token(TokenResult(token))
-        writer.ended("length")
+        writer.end("length")
         assert tokenizer.decode(tokens[:cut]) + found[0].text == tokenizer.decode(tokens)
 
 
@@ -93,7 +93,7 @@ def test_the_parts_of_a_choice_are_the_choice() -> None:
         found: list[Piece] = []
         writer = ChoiceWriter(ByteTokenizer().decode, [], stops, found.append, in_pieces=in_pieces)
         going = all(writer.token(TokenResult(byte)) for byte in "héllo wörld".encode())
-        writer.ended("length" if going else "stop")
+        writer.end("length" if going else "stop")
         return found
 
     for stops in ([], ["wö"], ["ö", "zz"], ["d!"]):

@@ -151,11 +151,11 @@ def test_validation_every_so_many_batches_crosses_epochs_where_no_epoch_is_named
 
 
 def test_an_option_that_says_no_or_none_is_one_and_the_others_are_lightnings_own() -> None:
-    given = TrainerOptions(max_epochs=1, num_sanity_val_steps=0, limit_val_batches=0.0, benchmark=False).given()
+    given = TrainerOptions(max_epochs=1, num_sanity_val_steps=0, limit_val_batches=0.0, benchmark=False).as_kwargs()
     said = {"max_epochs": 1, "num_sanity_val_steps": 0, "limit_val_batches": 0.0, "benchmark": False}
     assert given == {**said, "check_val_every_n_epoch": 1}
     every = dict.fromkeys(signature(TrainerOptions).parameters, 1)
-    assert TrainerOptions(**every).given() == every  # type: ignore[arg-type]
+    assert TrainerOptions(**every).as_kwargs() == every  # type: ignore[arg-type]
 
 
 def require_resumed(folder: Path, whole: Path, batches: int, **more: Any) -> None:

@@ -101,5 +101,5 @@ def _end(sentence: str, status: int = LostRank.exit_code) -> NoReturn:
     from nemo_vfm.core import log
 
     with suppress(Exception):
-        sys.stderr.write(f"{log.plain(sentence)}. Rank {ranks.rank()} of the server ends\n")
+        sys.stderr.write(f"{log.scrub(sentence)}. Rank {ranks.rank()} of the server ends\n")
     end_now(status)

@@ -197,7 +197,7 @@ def default_words(argument: "ArgumentInfo") -> str:
     """A default as the page says it."""
     from nemo_vfm.cli.catalogue.constructor_arguments import node_of
     from nemo_vfm.config.emit import text_of
-    from nemo_vfm.config.tree import Map, Scalar, plain
+    from nemo_vfm.config.tree import Map, Scalar, to_plain
 
     if argument.given:
         return "given by the job when it is made"
@@ -208,4 +208,4 @@ def default_words(argument: "ArgumentInfo") -> str:
         return f"default {(node.target() or '{}').rpartition('.')[2]}"
     if node is None:
         return "has its own default"
-    return f"default {text_of(node.value) if isinstance(node, Scalar) else plain(node)}"
+    return f"default {text_of(node.value) if isinstance(node, Scalar) else to_plain(node)}"

@@ -27,7 +27,7 @@ from nemo_vfm.runtime.command import composed_recipe
 from nemo_vfm.runtime.terminal import Terminal
 
 if TYPE_CHECKING:
-    from nemo_vfm.config import Composed
+    from nemo_vfm.config import ComposedRecipe
 
 _ALIGNED = 48  # a longer value is not aligned with the others
 _IGNORED = ("run_dir",)  # where a run lies is no part of what it is
@@ -61,7 +61,7 @@ def _width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def _tree(composed: "Composed", arguments: argparse.Namespace, *, keep: frozenset[str] = frozenset()) -> Map:
+def _tree(composed: "ComposedRecipe", arguments: argparse.Namespace, *, keep: frozenset[str] = frozenset()) -> Map:
     from nemo_vfm.config.interpolate import resolve
 
     tree = resolve(composed.root, keep_env=True, keep=keep)[0]

@@ -120,7 +120,7 @@ class ReadsModels(Task, Protocol):
 class ReportsPerplexity(Protocol):
     """A task whose mean loss people know by another number."""
 
-    def named(self, loss: float) -> Mapping[str, float]:
+    def loss_metrics(self, loss: float) -> Mapping[str, float]:
         """`{name: number}` for a mean loss."""
         ...
 
@@ -174,7 +174,7 @@ class HasValidationMetrics(ScoresSamples, Protocol):
         """What a batch counts, once `tags` has the scores."""
         ...
 
-    def merged(self, parts: Sequence[Contribution]) -> Contribution:
+    def merge(self, parts: Sequence[Contribution]) -> Contribution:
         """What several count together, in any order and however the samples are spread over them."""
         ...
 
@@ -187,7 +187,7 @@ class HasValidationMetrics(ScoresSamples, Protocol):
 class RanksGroups(ScoresSamples, Protocol):
     """A task whose samples are of users or sessions, so that each one's can be ranked among each other."""
 
-    def grouped(self, prepared: ModelInputs, group: str) -> "Mapping[str, Mapping[str, Tensor]]":
+    def group_scores(self, prepared: ModelInputs, group: str) -> "Mapping[str, Mapping[str, Tensor]]":
         """`group`, `score`, `label` and `weight` of each sample, (B,) each, once `tags` has the scores.
 
         Returns:

@@ -66,7 +66,7 @@ class ResumableData(TrainingData, Protocol):
         """What decides which of its samples share a batch, such as batch sizes and weights; once it is started."""
         ...
 
-    def batched(self, batching: "Json") -> Self:
+    def with_batching(self, batching: "Json") -> Self:
         """A copy to be started, with the batches that `batching` once told.
 
         Raises:

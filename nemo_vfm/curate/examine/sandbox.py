@@ -334,7 +334,7 @@ class _MediaWorker:
         self._child.stop()
 
 
-def valid(parts: list[object]) -> list[ChildReply]:
+def keep_last(parts: list[object]) -> list[ChildReply]:
     """An item's replies, without those of an abandoned attempt."""
     replies = [part for part in parts if isinstance(part, ChildReply)]
     last = max((place for place, reply in enumerate(replies) if reply.fact.get("again")), default=-1)

@@ -121,8 +121,8 @@ def make_report(curation: Curation, place: int) -> tuple[ClipReport, OpenedShard
         width=int(curation.number("width", place) or 0), height=int(curation.number("height", place) or 0),
         decision=curation.texts("decision")[place], rule=curation.text("rule", place),
         message=curation.text("message", place), scores=scores, rules=verdicts(curation, place),
-        duplicate_of=_alike(curation, ids.index(keeper), place) if keeper in ids else None,
-        duplicates=[_alike(curation, gone, gone) for gone, kept in enumerate(keepers) if kept == clip],
+        duplicate_of=_similar_clip(curation, ids.index(keeper), place) if keeper in ids else None,
+        duplicates=[_similar_clip(curation, gone, gone) for gone, kept in enumerate(keepers) if kept == clip],
         restored={name: found.get(name) for name in ("restored", "facts")} if isinstance(found, dict) else {},
         caption=curation.text("caption", place) or "",
         caption_by=str(record.get("caption_by") or ""), bucket=bucket,
@@ -146,7 +146,7 @@ def _rule_result(curation: Curation, name: str, place: int) -> RuleResult:
     return RuleResult(name, value, unit, len(numbers), int((numbers < value).sum()), int((numbers == value).sum()))
 
 
-def _alike(curation: Curation, place: int, dropped: int) -> SimilarClip:
+def _similar_clip(curation: Curation, place: int, dropped: int) -> SimilarClip:
     """A clip as its fellow's report names it, with the likeness for which the dropped one of the two went."""
     decided = next((verdict for verdict in verdicts(curation, dropped) if verdict.decided), None)
     likeness = next(iter(decided.margins), None) if decided else None

@@ -10,7 +10,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled
-from nemo_vfm.parallel.apply.frozen_weights import narrow
+from nemo_vfm.parallel.apply.frozen_weights import cast_weights
 from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.layers.token_layout import TokenLayout, call_within, under
 from nemo_vfm.parallel.plan.mesh import Mesh, layout_of
@@ -44,7 +44,7 @@ def build_unsplit(parts: EngineInputs) -> tuple[nn.Module, bool, bool]:
         model, meta = build_unfilled(parts.model, parts.seed)
     else:  # a single rank holds the whole model from the start
         model, meta = build_model(parts.model, parts.seed), False
-    narrowed = narrow(model, parts.precision.resolve()[0])
+    narrowed = cast_weights(model, parts.precision.resolve()[0])
     if parts.precision.fp8 is not None:
         from nemo_vfm.parallel.fp8.use_fp8 import require_hardware, use_fp8
 

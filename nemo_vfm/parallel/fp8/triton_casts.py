@@ -16,14 +16,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nemo_vfm.parallel.fp8.fp8_product import opaque
-from nemo_vfm.parallel.fp8.quantise import Granularity, Quantised
+from nemo_vfm.parallel.fp8.fp8_product import torch_op
+from nemo_vfm.parallel.fp8.quantise import Fp8Tensor, Granularity
 
 _TILE, _BLOCK = (64, 128), (128, 128)
 _GIVEN, _KINDS = 0, {"tensor": 1, "row": 2, "1x128": 3, "128x128": 4}  # where a kernel's factors come from
 
 
-@opaque("fp8_amax_of_tensor", lambda x_MK: x_MK.new_empty((), dtype=torch.float32))
+@torch_op("fp8_amax_of_tensor", lambda x_MK: x_MK.new_empty((), dtype=torch.float32))
 def amax_of_tensor(x_MK: Tensor) -> Tensor:
     """The largest magnitude, (), float32; NaN if there is one."""
     amax = torch.zeros((), dtype=torch.int32, device=x_MK.device)
@@ -31,7 +31,7 @@ def amax_of_tensor(x_MK: Tensor) -> Tensor:
     return amax.view(torch.float32)
 
 
-@opaque("fp8_amax_of_rows", lambda x_MK: tuple(x_MK.new_empty((size, 1), dtype=torch.float32) for size in x_MK.shape))
+@torch_op("fp8_amax_of_rows", lambda x_MK: tuple(x_MK.new_empty((size, 1), dtype=torch.float32) for size in x_MK.shape))
 def amax_of_rows(x_MK: Tensor) -> tuple[Tensor, Tensor]:
     """The largest magnitudes of rows, (M, 1), and of columns, (K, 1)."""
     rows = torch.zeros(x_MK.shape[0], 1, dtype=torch.int32, device=x_MK.device)
@@ -43,7 +43,7 @@ def amax_of_rows(x_MK: Tensor) -> tuple[Tensor, Tensor]:
 def cast(
     x_MK: Tensor, granularity: Granularity, dtype: torch.dtype, amax: tuple[Tensor, Tensor] | None = None, *,
     factor: Tensor | None = None, pow2: bool = False, rowwise: bool = True, columnwise: bool = True,
-) -> tuple[Quantised | None, Quantised | None]:  # fmt: skip
+) -> tuple[Fp8Tensor | None, Fp8Tensor | None]:  # fmt: skip
     """(the matrix, its transpose), each quantised for a product over its last dimension; see `quantise`.
 
     Args:
@@ -59,7 +59,7 @@ def cast(
     of_rows, of_columns = (factor, factor) if factor is not None else amax or (None, None)
     kind = _KINDS[granularity] if factor is None else _GIVEN
     elements, first, transposed, second = _copies(x_MK, kind, dtype, of_rows, of_columns, pow2, rowwise, columnwise)
-    return Quantised(elements, first) if rowwise else None, Quantised(transposed, second) if columnwise else None
+    return Fp8Tensor(elements, first) if rowwise else None, Fp8Tensor(transposed, second) if columnwise else None
 
 
 def _empty_copies(
@@ -75,7 +75,7 @@ def _empty_copies(
     return elements, first, x_MK.new_empty((columns, rows) if columnwise else (0, 0), dtype=dtype), second
 
 
-@opaque("fp8_copies", _empty_copies)
+@torch_op("fp8_copies", _empty_copies)
 def _copies(
     x_MK: Tensor, kind: int, dtype: torch.dtype, of_rows: Tensor | None, of_columns: Tensor | None, pow2: bool,
     rowwise: bool, columnwise: bool,

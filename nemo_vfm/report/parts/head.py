@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from nemo_vfm.core.types.job import DONE, MANIFEST, STATUS
-from nemo_vfm.report.parts.plain_text import as_mapping, clean, number, plain, span
+from nemo_vfm.report.parts.plain_text import as_mapping, clean, number, one_line, span
 from nemo_vfm.report.parts.run_values import RunFolder
 
 WORDS = {"failed": "failed", "nothing_kept": "kept nothing", "interrupted": "was interrupted",
@@ -31,14 +31,14 @@ def head(run: RunFolder) -> Head:
     utc = " UTC" if time and time[3].endswith(("Z", "+00:00")) else ""
     commit, plus, rest = str(manifest.get("commit") or "").partition("+")
     machine = as_mapping(manifest.get("hardware"))
-    hardware = plain(machine["device"] if "device" in machine else manifest.get("hardware") or "")
+    hardware = one_line(machine["device"] if "device" in machine else manifest.get("hardware") or "")
     if "device" in machine and machine.get("memory_gb"):
-        hardware += f", {plain(machine['memory_gb'])} GB"
+        hardware += f", {one_line(machine['memory_gb'])} GB"
     known = {
         "hardware": hardware,
         "started": f"{time[1]} {time[2]}{utc}" if time else created,
         "took": span(sum(seconds.values())) if seconds else "",
-        "seed": plain(manifest["seed"]) if "seed" in manifest else "",
+        "seed": one_line(manifest["seed"]) if "seed" in manifest else "",
         "commit": commit[:10] + plus + rest,
     }
     name = str(manifest.get("recipe") or manifest.get("name") or run.root.name)

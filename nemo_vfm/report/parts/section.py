@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from nemo_vfm.report.parts.plain_text import clean, exact, figure, plain, span, words
+from nemo_vfm.report.parts.plain_text import clean, exact, figure, one_line, span, words
 
 _MACROS = """
 {% macro medium(item, alt, class="") %}
@@ -57,7 +57,7 @@ ENVIRONMENT = Environment(
     # None becomes nothing, marked HTML stays as it is, anything else becomes clean short text.
     finalize=lambda value: "" if value is None else value if hasattr(value, "__html__") else clean(str(value)),
 )  # fmt: skip
-ENVIRONMENT.filters.update(figure=figure, exact=exact, span=span, words=words, plain=plain, clean=clean)
+ENVIRONMENT.filters.update(figure=figure, exact=exact, span=span, words=words, plain=one_line, clean=clean)
 
 
 def fragment(template: str, values: Mapping[str, Any]) -> Markup:
@@ -77,7 +77,7 @@ def with_data_labels(html: str) -> str:
     `page.css` shows it where tables stack on narrow screens.
     """
 
-    def labelled(table: re.Match[str]) -> str:
+    def label_cells(table: re.Match[str]) -> str:
         head, mark, body = table[0].partition("<tbody>")
         names = [_TAG.sub("", heading) for heading in _HEADING.findall(head)]
         parts = [head + mark]
@@ -91,4 +91,4 @@ def with_data_labels(html: str) -> str:
             parts.append(_CELL.sub(cell, row))
         return "".join(parts)
 
-    return _TABLE.sub(labelled, html)
+    return _TABLE.sub(label_cells, html)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_vfm.config import Composed, needs, read_values
+from nemo_vfm.config import ComposedRecipe, needs, read_values
 from nemo_vfm.core.errors import MissingPackage
 from nemo_vfm.core.network.permission import Permissions
 from nemo_vfm.core.optional import available, install_line
@@ -14,14 +14,14 @@ from nemo_vfm.workflow import unfinished_steps
 Missing = list[tuple[str, str]]  #: (module, dotted key of the component that needs it; empty for the root)
 
 
-def missing_packages(composed: Composed, trust: Sequence[str], permissions: Permissions) -> Missing:
+def missing_packages(composed: ComposedRecipe, trust: Sequence[str], permissions: Permissions) -> Missing:
     """Missing modules of all components, also those that only a GPU needs."""
     return [(module, path) for path, need in needs(composed, trust, permissions)
             for module in need.modules if not available(module)]  # fmt: skip
 
 
 def missing_now(
-    composed: Composed, job: Job, folder: Path, trust: Sequence[str], permissions: Permissions
+    composed: ComposedRecipe, job: Job, folder: Path, trust: Sequence[str], permissions: Permissions
 ) -> Missing:  # fmt: skip
     """Missing modules without which a run on this machine would fail; steps that are done in `folder` need none."""
     found = [(module, path) for path, need in needs(composed, trust, permissions) for module in need.modules

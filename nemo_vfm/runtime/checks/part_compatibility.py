@@ -15,7 +15,7 @@ from nemo_vfm.runtime.checks.built_networks import Address, BuiltNetwork, built_
 from nemo_vfm.runtime.checks.job_kinds import trains
 from nemo_vfm.runtime.checks.pipeline_folders import are_known, of_another_family
 from nemo_vfm.runtime.checks.table_sizes import wrong_tables
-from nemo_vfm.runtime.checks.vocabularies import StepVocabulary, of_tokenizer, whole
+from nemo_vfm.runtime.checks.vocabularies import StepVocabulary, normalise_path, of_tokenizer
 from nemo_vfm.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _vocabulary(
     rows = getattr(network.module, "vocab", None)
     if not isinstance(rows, int):
         return
-    known = [made.get(whole(folder)) for folder in folders]
+    known = [made.get(normalise_path(folder)) for folder in folders]
     if hasattr(tokenizer, "folder"):
         known.insert(0, of_tokenizer(tokenizer, made))
     elif tokenizer is not None and rows < (words := tokenizer.vocab_size()):

@@ -25,16 +25,16 @@ def vocabularies(job: Job, run_dir: Path) -> dict[str, StepVocabulary]:
             folder, says = step.made_vocab()
             known = StepVocabulary(name, says) if isinstance(says, int) else of_tokenizer(says, found)
             if known is not None:
-                found[whole(run_dir / name / folder)] = known
+                found[normalise_path(run_dir / name / folder)] = known
     return found
 
 
 def of_tokenizer(tokenizer: object, found: Mapping[str, StepVocabulary]) -> StepVocabulary | None:
     """What is known of a tokenizer whose folder a step makes; None of any other."""
     folder = getattr(tokenizer, "folder", None)
-    return found.get(whole(folder)) if isinstance(folder, Path) else None
+    return found.get(normalise_path(folder)) if isinstance(folder, Path) else None
 
 
-def whole(folder: Path) -> str:
+def normalise_path(folder: Path) -> str:
     """A path by which folders are compared, whether they are there or not."""
     return os.path.normpath(Path.cwd() / folder)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.network.chat import Said
+from nemo_vfm.core.network.chat import ChatAnswer
 from nemo_vfm.core.network.endpoint import EndpointFault
 from nemo_vfm.core.network.permission import UserOnly
 from nemo_vfm.core.process import num_cores
@@ -88,7 +88,7 @@ class ProgramModel:
         """See `ChatModel`: the version of Python, and the limits."""
         return ["python", platform.python_version(), asdict(self.limits)]
 
-    def say(self, messages: Sequence[Json]) -> Said:
+    def say(self, messages: Sequence[Json]) -> ChatAnswer:
         """How the program ended.
 
         Raises:
@@ -103,4 +103,4 @@ class ProgramModel:
             raise EndpointFault(f"the program was not run: {done.stderr}")
         end = ProgramEnd(done.ending, done.reached_end, done.stdout, done.stderr[-_MAX_STDERR:])
         text = json.dumps(asdict(end), ensure_ascii=False)
-        return Said(text, "success", f"python {platform.python_version()}", "", 0, 0, done.seconds)
+        return ChatAnswer(text, "success", f"python {platform.python_version()}", "", 0, 0, done.seconds)

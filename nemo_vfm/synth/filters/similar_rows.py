@@ -34,7 +34,7 @@ class SimilarRows:
             raise ValueError(f"threshold must be a cosine from -1 to 1, got {threshold}")
         self.encoder, self.threshold, self.turns = encoder, threshold, turns
 
-    def opened(self) -> Callable[[Draft], str | None]:
+    def make_rule(self) -> Callable[[Draft], str | None]:
         """See `OrderedFilter`."""
         vectors_ND, count = np.empty((_INITIAL_ROWS, self.encoder.text_shape()[1]), dtype=np.float32), 0
 

@@ -85,7 +85,7 @@ class SaveCheckpoints:
         saver = self._saver
         saver.check()
         permanent = self.keep_every_steps is not None and fit.step % self.keep_every_steps == 0
-        if not (permanent or fit.preempted or fit.due(self.every_steps)):
+        if not (permanent or fit.preempted or fit.is_due(self.every_steps)):
             return
         metrics = {name: float(value) for name, value in fit.metrics.items() if math.isfinite(value)}
         if self.keep.metric in VALIDATION_LOSSES and (name := validation_loss(metrics)):

@@ -75,8 +75,8 @@ class Preview:
         self.given_frames = given_frames
 
     def on_step(self, fit: TrainState) -> None:
-        """Sample if a preview is due. Every rank calls it; the first one writes."""
-        if not fit.due(self.every_steps):
+        """Sample if a preview is is_due. Every rank calls it; the first one writes."""
+        if not fit.is_due(self.every_steps):
             return
         source = self.prompts
         prompts = [prompt.text for prompt in source.prompts()] if isinstance(source, PromptSource) else list(source)
@@ -84,7 +84,7 @@ class Preview:
         read = {path: torch.from_numpy(given_frames(path, self.given_frames, **size)) for path in set(self.given)}
         given = [read[path] for path in self.given] * (len(prompts) if len(self.given) == 1 else 1)
         fit.model.eval()
-        with fit.ema.applied(fit.model) if fit.ema else nullcontext():
+        with fit.ema.apply_to(fit.model) if fit.ema else nullcontext():
             video_BTHWC = self.pipeline.generate(
                 fit.model, prompts, num_frames=self.num_frames, height=self.height_px, width=self.width_px,
                 fps=self.fps, seed=fit.run.seed, given=given or None,

@@ -57,7 +57,7 @@ class Validate:
         """Measure where due, with the averaged weights if there are any."""
         data, last = fit.data, fit.step - 1
         if self.window is None:
-            if not fit.due(self.every_steps):
+            if not fit.is_due(self.every_steps):
                 return
             batches = data.val_dataloader()
         else:
@@ -76,7 +76,7 @@ class Validate:
         losses, weights = (torch.tensor([x for batch in measured for x in batch[name]]) for name in ("loss", "weight"))
         fit.metrics["val_loss"] = validation_batches.mean(losses, weights)
         if isinstance(fit.task, ReportsPerplexity):
-            named = fit.task.named(fit.metrics["val_loss"])
+            named = fit.task.loss_metrics(fit.metrics["val_loss"])
             fit.metrics |= {f"val_{name}": value for name, value in named.items()}
         if all("noise" in batch for batch in measured):
             noise = torch.tensor([x for batch in measured for x in batch["noise"]])

@@ -96,7 +96,7 @@ class PlacedJob:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def single_process() -> Iterator[None]:
     """Let this process be the only one inside the block.
 
     The other ranks of a workflow wait for its next step. Whoever asks torch or the environment how many there are, as

@@ -28,7 +28,7 @@ class Skip:
         if isinstance(self.samples, str):
             raise ValueError(f"skip.samples must be a list of keys, such as [{self.samples}]")
 
-    def left(self, batch: Batch) -> Batch:
+    def zero_weights(self, batch: Batch) -> Batch:
         """The batch with weight 0 where a sample is left out."""
         found = [place for place, key in enumerate(batch.keys) if key in self.samples]
         if not found:

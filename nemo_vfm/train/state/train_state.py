@@ -22,7 +22,7 @@ from nemo_vfm.core.types.training_data import ResumableData, TrainingData
 from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint
 from nemo_vfm.parallel.engine.step_runner import StepResult, StepRunner
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.ranks.process_group import greatest
+from nemo_vfm.parallel.ranks.process_group import all_reduce_max
 from nemo_vfm.train.state.data_position import DataProgress
 from nemo_vfm.train.state.skip import Skip
 from nemo_vfm.train.state.slots import Schedule
@@ -47,7 +47,7 @@ class Average(Protocol):
         """Some of them."""
         ...
 
-    def applied(self, model: nn.Module) -> AbstractContextManager[nn.Module]:
+    def apply_to(self, model: nn.Module) -> AbstractContextManager[nn.Module]:
         """The model with the average for its weights."""
         ...
 
@@ -124,14 +124,14 @@ class TrainState:
             self.result = StepResult(math.nan, math.nan, math.nan, 0)
         else:
             # Without names nobody asks for the keys, which a batch of features has to make.
-            self.result = self.runner.step([self.skip.left(batch) if self.skip.samples else batch])
+            self.result = self.runner.step([self.skip.zero_weights(batch) if self.skip.samples else batch])
         self.step += 1
         self.set_lr()
         if self.ema is not None and not is_skipped:
             self.ema.update(self.model, self.step)
         # Ranks agree on the time and on who asks for an end.
         elapsed_s, wished = time.monotonic() - self._clock, float(self.end_wished)
-        self.elapsed_s, self.stop, early = greatest(elapsed_s, preemption.urgency(), wished)
+        self.elapsed_s, self.stop, early = all_reduce_max(elapsed_s, preemption.urgency(), wished)
         self.ended_early = early > 0
         figures = {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "lr": self.result.lr}
         self.metrics = {"skipped": 1.0} if is_skipped else {**figures, **self.result.turns}
@@ -220,6 +220,6 @@ class TrainState:
                 self.stateful[name].load_state_dict(state)
         self.origin, self.started_from = saved.run or self.origin, saved.state.get("started_from")
 
-    def due(self, every_steps: int) -> bool:
+    def is_due(self, every_steps: int) -> bool:
         """Whether something that happens every N steps, and at the end, is due now."""
         return self.step % every_steps == 0 or self.finished or self.ended_early

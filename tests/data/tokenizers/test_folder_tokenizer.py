@@ -316,7 +316,7 @@ def test_a_panic_of_the_library_is_an_error_as_others_are() -> None:
 
     made = tokenizers_library.HuggingFace(Panics(), {}, "theirs")
     uses: list[Callable[[], object]] = [
-        lambda: made.encode(["a"]), lambda: made.placed("a", names=True), lambda: made.decode([0])
+        lambda: made.encode(["a"]), lambda: made.encode_with_offsets("a", names=True), lambda: made.decode([0])
     ]  # fmt: skip
     for use in uses:
         with pytest.raises(DataError, match=r"of theirs cannot be used: index out of bounds"):

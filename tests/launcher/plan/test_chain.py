@@ -7,7 +7,7 @@ import pytest
 
 from launcher.plan import recipe_info
 from launcher.plan.chain import chain
-from launcher.plan.recipe_info import Phase, Step, Work
+from launcher.plan.recipe_info import PhaseInfo, RecipeInfo, Step
 from launcher.request.cluster import Slurm
 from nemo_vfm.nemo.experiment import NeMoExperiment
 from nemo_vfm.runtime import recipe_work
@@ -18,12 +18,12 @@ CPU = Slurm(gpus_per_node=0, cpus_per_node=16)
 
 
 def step(ranks: int, *, name: str = "", on_gpu: bool = True, phases: tuple[int, ...] = (), rounds: int = 0) -> Step:
-    named = tuple(Phase(name=f"p{n}", ranks=one, degrees={}) for n, one in enumerate(phases))
+    named = tuple(PhaseInfo(name=f"p{n}", ranks=one, degrees={}) for n, one in enumerate(phases))
     return Step(name=name, kind="", ranks=ranks, on_gpu=on_gpu, phases=named, degrees={}, rounds=rounds)
 
 
-def work(*steps: Step) -> Work:
-    return Work(name="r", header="", steps=steps)
+def work(*steps: Step) -> RecipeInfo:
+    return RecipeInfo(name="r", header="", steps=steps)
 
 
 @pytest.mark.parametrize(
