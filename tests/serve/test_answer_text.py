@@ -54,6 +54,7 @@ def test_bytes_that_are_no_text_come_out_as_they_do_at_once() -> None:
     for _ in range(300):
         tokens = [draw.choice((65, 0xC3, 0xA9, 0xE6, 0x9D, 0xB1, 0xF0, 0xFF, 256)) for _ in range(draw.randint(1, 12))]
         assert "".join(grown(tokenizer, tokens, [])) == tokenizer.decode(tokens)
+    assert len("".join(grown(tokenizer, [0xFF] * 200, [])[:-1])) >= 200 - 64, "no more than a window waits for the end"
 
 
 def test_a_character_of_several_tokens_comes_whole() -> None:
