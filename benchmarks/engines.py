@@ -68,14 +68,14 @@ def layouts(model: torch.nn.Module, ready: TinyTraining, *, quick: bool) -> list
 
 def on_cpu(rank: int) -> None:
     """Megatron-Core's stand-ins, for the whole life of a process."""
-    parity.quiet(rank)
+    parity.silence_warnings(rank)
     _KEPT.append(megatron_on_cpu())  # a context that nobody holds would end at once
     _KEPT[-1].__enter__()
 
 
 def rows(engine: str, *, quick: bool) -> Iterator[tuple[str, parity.ParityRow]]:
     """Each layout of each model, then the control."""
-    with Pool(2 if quick else 4, on_cpu if engine == "megatron" else parity.quiet) as pool:
+    with Pool(2 if quick else 4, on_cpu if engine == "megatron" else parity.silence_warnings) as pool:
         for name, recipe in RECIPES.items():
             ready, model = small(recipe, engine)
             no_packs = False

@@ -42,7 +42,7 @@ from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.fp8.fp8_linear import to_fp8
 from nemo_vfm.parallel.fp8.fp8_product import emulated_product, native_product
 from nemo_vfm.parallel.fp8.operands import Operands
-from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Quantised, quantise, quantise_by
+from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Fp8Tensor, quantise, quantise_by
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BATCH, LENGTH, LEARNING_RATE = 16, 64, 5e-4  # at 2e-3 seeds lie 0.5 % apart
@@ -97,11 +97,11 @@ def unscaled_gradients() -> Iterator[None]:
     """A fault: gradients of a mean loss, as other frameworks have them, in E4M3 without a scale."""
     kept = Operands.quantise_both_ways
 
-    def faulty(self: Operands, x: Tensor, role: str, **which: bool) -> tuple[Quantised | None, Quantised | None]:
+    def faulty(self: Operands, x: Tensor, role: str, **which: bool) -> tuple[Fp8Tensor | None, Fp8Tensor | None]:
         if role != "gradient":
             return kept(self, x, role, **which)
         found = quantise_by(x, torch.tensor(1.0 / (BATCH * LENGTH)), E4M3)
-        return found, Quantised(found.elements.T, found.scale)
+        return found, Fp8Tensor(found.elements.T, found.scale)
 
     Operands.quantise_both_ways = faulty  # type: ignore[assignment, method-assign]
     try:

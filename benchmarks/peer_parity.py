@@ -66,7 +66,7 @@ def compare(name: str, folder: Path) -> Row:
     given = inputs(peer)
     expected, again = called(peer, theirs, given), called(peer, read(theirs, folder / "theirs"), given)
     with TransformerFolder(folder / "theirs") as weights:
-        left = len(weights.left())
+        left = len(weights.unused_names())
     ours = load_video_model(folder / "theirs")
     with torch.no_grad():
         difference = far(ours(**given), expected)
@@ -92,7 +92,7 @@ def compare_experts(folder: Path) -> Row:
             row.difference = max(row.difference, far(ours(**given), expected))
     for name, network, expert in zip(index, both, (ours.high, ours.low), strict=True):
         with TransformerFolder(folder / "theirs" / name) as weights:
-            row.left += len(weights.left())
+            row.left += len(weights.unused_names())
         write_transformer(expert, dict(expert.named_parameters()), folder / "ours" / name)  # type: ignore[arg-type]
         row.changed += changed(network, read(network, folder / "ours" / name))
     return row

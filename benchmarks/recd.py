@@ -85,7 +85,7 @@ def preprocessed(
 def trained(shape: LogShape, batch_size: int, rounds: int, hidden: Sequence[int] = HIDDEN) -> dict[str, float]:
     """Steps of one model on one batch."""
     batch = training.batch_of(shape, batch_size)
-    expanded = batch.expanded()
+    expanded = batch.expand()
     width = hidden[0] if len(hidden) == 1 else _width(expanded, hidden)
     sides = {"plain": Side(training.model(width, expanded), expanded)}
     sides |= {name: Side(training.model(width, batch, stages), batch) for name, stages in training.STAGES.items()}

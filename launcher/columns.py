@@ -3,17 +3,17 @@
 import sys
 from collections.abc import Iterable, Sequence
 
-from nemo_vfm.core.log import plain
+from nemo_vfm.core.log import scrub
 
 
 def say(text: str = "") -> None:
     """A line on standard output."""
-    sys.stdout.write(f"{plain(text)}\n")
+    sys.stdout.write(f"{scrub(text)}\n")
 
 
 def table(rows: Iterable[Sequence[str]], indent: int = 0) -> None:
     """Columns as wide as they need; the last one runs on, so that lines can be pasted."""
-    cells = [[plain(cell).replace("\n", " ") for cell in row] for row in rows]
+    cells = [[scrub(cell).replace("\n", " ") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*(row[:-1] for row in cells), strict=True)]
     for *others, last in cells:
         padded = [cell.ljust(width) for cell, width in zip(others, widths, strict=True)]
@@ -26,14 +26,14 @@ def names_first(rows: Sequence[Sequence[str]], width: int) -> None:
     if room <= width:
         table(rows)
         return
-    rest = [[plain(cell) for cell in row[1:]] for row in rows]
+    rest = [[scrub(cell) for cell in row[1:]] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rest, strict=True)]
     for (name, *_), others in zip(rows, rest, strict=True):
         say(name)
         say(f"  {'  '.join(cell.ljust(wide) for cell, wide in zip(others, widths, strict=True))}".rstrip())
 
 
-def counted(number: int, what: str) -> str:
+def pluralise(number: int, what: str) -> str:
     """`1 node`, `1,200 nodes`."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
@@ -41,7 +41,7 @@ def counted(number: int, what: str) -> str:
 def in_words(seconds: int) -> str:
     """Whole minutes in full: `1 day 2 hours`, `90 minutes` as `1 hour 30 minutes`."""
     units = {"day": seconds // 86_400, "hour": seconds // 3600 % 24, "minute": seconds // 60 % 60}
-    return " ".join(counted(number, unit) for unit, number in units.items() if number)
+    return " ".join(pluralise(number, unit) for unit, number in units.items() if number)
 
 
 def span(seconds: float) -> str:

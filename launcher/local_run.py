@@ -5,21 +5,19 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 
 from launcher.plan.launch import Launch
 from launcher.plan.programs import search_path, whole_paths
 from launcher.render.profile import FOLDER
 from launcher.state import secret_files
-from launcher.state.launch_folder import held, write
+from launcher.state.launch_folder import submission_lock, write
 from launcher.state.logs import LocalLog, OnTerminal
-from nemo_vfm.core.preemption import EXIT_CODE, INTERRUPTED
+from nemo_vfm.core.preemption import EXIT_CODE, INTERRUPTED, handled_by
 from nemo_vfm.core.storage.files import write_text
 
 _OVER = (EXIT_CODE, INTERRUPTED)  # somebody wants this machine for something else, so no other run of a sweep is begun
-_PASSED_ON = (signal.SIGTERM, signal.SIGUSR1)  # a Ctrl-C reaches the run by itself: it is in the terminal's group
+_HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def commands(launch: Launch) -> list[list[str]]:
@@ -59,7 +57,7 @@ def run_here(launch: Launch) -> int:
         environment.update({} if value is None else {name: value})
     for name, file in launch.where.secrets.items():
         environment[name] = secret_files.value(name, file)
-    with held(launch.run_dir):
+    with submission_lock(launch.run_dir):
         write(launch, {})
         write_text(launch.folder / "command.txt", lines(launch))
         (launch.folder / FOLDER).mkdir(exist_ok=True) if launch.request.profile else None
@@ -69,29 +67,15 @@ def run_here(launch: Launch) -> int:
         for words in commands(launch):
             # Our own interpreter and module; the words are arguments, never a shell's.
             process = subprocess.Popen(words, env=environment, cwd=launch.workdir, stdout=log.out, stderr=log.err)  # noqa: S603
-            with _pass_signals_on(process):
+
+            def pass_on(number: int, _: FrameType | None, run: "subprocess.Popen[bytes]" = process) -> None:
+                if number != signal.SIGINT:  # a Ctrl-C reaches the run by itself: it is in the terminal's group
+                    run.send_signal(number)
+
+            with handled_by(pass_on, _HEARD):
                 log.wait(process)
             status = process.returncode if process.returncode >= 0 else 128 - process.returncode
             first = first or status
             if status in _OVER:
                 break
     return first
-
-
-@contextmanager
-def _pass_signals_on(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Pass signals on to the run, which ends well by itself."""
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        process.send_signal(number)
-
-    def leave_it_to_the_run(number: int, frame: FrameType | None) -> None:
-        """It gets the same Ctrl-C, and says what became of it."""
-
-    handlers = {**dict.fromkeys(_PASSED_ON, pass_on), signal.SIGINT: leave_it_to_the_run}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

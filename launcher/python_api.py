@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.plan.launch import prepared
+from launcher.plan.launch import prepare
 from launcher.plan.preflight import Finding
 from launcher.request.request import parse_request
 from launcher.slurm import slurm
 from launcher.slurm.job_status import PATIENCE_S, JobState, queue_of, states
 from launcher.state.launch_folder import read
-from launcher.state.submission import cancel, carry_out, checked
+from launcher.state.submission import cancel, carry_out, check_launch
 from nemo_vfm.core.errors import UserError
 
 
@@ -90,13 +90,13 @@ def submit(
         UserError: something is wrong, with all sentences of the preflight; nothing was submitted.
     """
     size = [f"{name}={count}" for name, count in (("nodes", nodes), ("gpus", gpus)) if count is not None]
-    launch = prepared(parse_request(argparse.Namespace(
+    launch = prepare(parse_request(argparse.Namespace(
         recipe=str(recipe), overrides=[f"cluster={cluster}", *size, *changes], conf=[Path(one) for one in conf],
         overlay=list(overlays), trust=list(trust), allow=list(allow), allow_host=list(allow_host), parts=parts,
         sweep=list(sweep), rank_silence=None, rank_timeout=None, no_code=not code, no_paths=not paths,
         profile=None, profile_ranks=None, profile_seconds=None,
     )))  # fmt: skip
-    texts, found = checked(launch)
+    texts, found = check_launch(launch)
     if wrong := [f"{one.about}: {one.text}" for one in found if one.wrong]:
         raise UserError("nothing was submitted\n" + "\n".join(wrong))
     carry_out(launch, texts)

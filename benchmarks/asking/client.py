@@ -14,7 +14,7 @@ from nemo_vfm.asking.asker import Asker
 from nemo_vfm.asking.journal import Journal
 from nemo_vfm.asking.pace import Pace
 from nemo_vfm.asking.question import Question, Reply
-from nemo_vfm.core.network.chat import Chat, Said
+from nemo_vfm.core.network.chat import Chat, ChatAnswer
 from nemo_vfm.core.network.endpoint import Endpoint
 from nemo_vfm.core.network.permission import Permissions
 from nemo_vfm.core.network.ssrf_guard import service_url
@@ -44,7 +44,7 @@ class NotedChat:
         """As the model's."""
         return self.chat.place()
 
-    def say(self, messages: Sequence[Json]) -> Said:
+    def say(self, messages: Sequence[Json]) -> ChatAnswer:
         """As the model's."""
         row = messages[0]["content"]
         self.note("begins", row)

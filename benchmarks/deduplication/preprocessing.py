@@ -31,7 +31,7 @@ def plain_batches(table: FeatureTable, number: int, batch_size: int) -> Iterator
 
 def unique_batches(table: FeatureTable, number: int, batch_size: int) -> Iterator[FeatureBatch]:
     """Groups as they are stored."""
-    stored = table.stored(number)
+    stored = table.load_row_group(number)
     unique = {name: rows for its in stored.unique.values() for name, rows in its.items()}
     done = _transformed({**stored.samples.features, **unique})
     groups = {
@@ -112,7 +112,7 @@ def _with_values(rows: Jagged | WindowedRows, values: Tensor) -> Jagged:
     if isinstance(rows, Jagged):
         return Jagged.from_offsets(values, rows.offsets, rows.lengths_B)
     kept_B = rows.lengths_B.clamp(max=KEPT)
-    return WindowedRows(values, rows.starts_B + rows.lengths_B - kept_B, kept_B).jagged()
+    return WindowedRows(values, rows.starts_B + rows.lengths_B - kept_B, kept_B).to_jagged()
 
 
 def _last(rows: Jagged) -> Jagged:

@@ -73,7 +73,7 @@ class Side:
 def model(hidden: int, batch: FeatureBatch, deduplicated: dict[str, Stage] | None = None) -> HistoryTransformer:
     """The same weights at every call, for the features of the batch."""
     torch.manual_seed(0)
-    pooled = [name for name in batch.expanded().features if name not in HISTORY]
+    pooled = [name for name in batch.expand().features if name not in HISTORY]
     return HistoryTransformer(
         dense=0, history=HISTORY, longest=LONGEST, depth=1, heads=4, mlp_hidden=hidden, top=[512, 256],
         table_optimizer=RowWiseAdaGrad(lr=0.01), width=64, rows=dict.fromkeys(pooled, ROWS), deduplicated=deduplicated,
@@ -166,6 +166,6 @@ def _gradients(side: Side) -> dict[str, Tensor]:
     found = {"loss": loss.detach()[None]}
     found |= {name: p.grad.clone() for name, p in side.model.named_parameters() if p.grad is not None}
     for storage in side.model.tables._storages:
-        found[f"rows of width {storage.width}"] = torch.cat([_sums(touched) for touched in storage.touched()])
+        found[f"rows of width {storage.width}"] = torch.cat([_sums(touched) for touched in storage.touched_rows()])
     side.model.tables.forget()
     return found

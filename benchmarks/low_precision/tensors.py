@@ -13,7 +13,7 @@ from torchao.prototype.mx_formats.mx_tensor import to_mx
 
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
-from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Granularity, Quantised, quantise, quantise_by
+from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Fp8Tensor, Granularity, quantise, quantise_by
 
 ROWS, COLUMNS = 128, 256
 _NAMES = {E4M3: "e4m3", E5M2: "e5m2"}
@@ -88,13 +88,13 @@ def _against_torchao(found: Differing, x: Tensor, granularity: Granularity, dtyp
     elements, ours = to_fp8_saturated(x.float() * factor, dtype), quantise(x, granularity, dtype, pow2=pow2)
     amax = x.float().abs().max() if granularity == "tensor" else x.float().abs().amax(-1, keepdim=True)
     usual = (amax >= _LEAST) & torch.isfinite(amax)
-    _compare(found, f"{granularity} against torchao", ours, Quantised(elements, factor.float().reciprocal()), usual)
+    _compare(found, f"{granularity} against torchao", ours, Fp8Tensor(elements, factor.float().reciprocal()), usual)
 
 
 def _against_mx(found: Differing, x: Tensor, dtype: torch.dtype) -> None:
     scale, elements = to_mx(x, dtype, 32, ScaleCalculationMode.RCEIL)
     amax = x.float().reshape(ROWS, -1, 32).abs().amax(-1)
-    theirs = Quantised(elements.reshape(x.shape), scale.reshape(amax.shape).view(torch.float8_e8m0fnu))
+    theirs = Fp8Tensor(elements.reshape(x.shape), scale.reshape(amax.shape).view(torch.float8_e8m0fnu))
     mantissa = torch.frexp(amax.double() / torch.finfo(dtype).max).mantissa
     just_above = (mantissa > 0.5) & (mantissa < 0.5 * (1 + 1e-6))
     usual = (amax >= _LEAST) & torch.isfinite(amax) & ~just_above
@@ -104,7 +104,7 @@ def _against_mx(found: Differing, x: Tensor, dtype: torch.dtype) -> None:
 def _against_reference(found: Differing, x: Tensor, granularity: Granularity, dtype: torch.dtype, pow2: bool) -> None:
     rows, columns = map(int, granularity.split("x"))
     codes, scale = reference.blocks(x.float().numpy(), rows, columns, _NAMES[dtype], pow2=pow2)
-    theirs = Quantised(torch.from_numpy(codes), torch.from_numpy(scale))
+    theirs = Fp8Tensor(torch.from_numpy(codes), torch.from_numpy(scale))
     _compare(found, f"{granularity} against numpy", quantise(x, granularity, dtype, pow2=pow2), theirs, None)
 
 
@@ -119,10 +119,10 @@ def _against_delayed(found: Differing, number: int, dtype: torch.dtype) -> None:
         ours = quantise_by(x, history.factor_for(role, x.device), dtype)
         history.close_step()
         codes, scale = theirs.step(x.float().numpy())
-        _compare(found, "delayed against numpy", ours, Quantised(torch.from_numpy(codes), torch.tensor(scale)), None)
+        _compare(found, "delayed against numpy", ours, Fp8Tensor(torch.from_numpy(codes), torch.tensor(scale)), None)
 
 
-def _compare(found: Differing, way: str, ours: Quantised, theirs: Quantised, usual: Tensor | None) -> None:
+def _compare(found: Differing, way: str, ours: Fp8Tensor, theirs: Fp8Tensor, usual: Tensor | None) -> None:
     """Elements and scales, apart from those of scales that are no usual ones."""
     elements, others = (_bytes(one.elements) for one in (ours, theirs))
     scales, other_scales = (one.scale.contiguous().view(torch.uint8) if one.scale.dim() else

@@ -20,7 +20,7 @@ from nemo_vfm.perf.layouts import Subject
 from nemo_vfm.perf.model_facts import ModelFacts, facts, sketch
 from nemo_vfm.perf.model_work import ModelWork, work_of
 from nemo_vfm.perf.network import Network
-from nemo_vfm.perf.planner import Planner, PlanResult, Question
+from nemo_vfm.perf.planner import Planner, PlanQuery, PlanResult
 from nemo_vfm.perf.step_time import Machine
 
 H100 = Machine(gpu_named("h100"), ingredient("network", "dgx_h100", Network))
@@ -73,13 +73,13 @@ def known(size: Size) -> ModelFacts:
     return sketch(facts(built(size), shapes(8192)))
 
 
-def question(size: Size, tokens: int, batch: int) -> Question:
+def question(size: Size, tokens: int, batch: int) -> PlanQuery:
     """For H100 in DGX H100 machines, in bf16."""
     own = replace(known(size), tokens=tokens, shapes=shapes(tokens))
     part: Any = own.model
     subject = Subject(model=built(size), part=part, tokens=tokens, frames=None, causal=False, batch=batch)
     assert prod(LATENTS[tokens]) == 4 * tokens
-    return Question(subject=subject, work=work(size, tokens), known=own, machine=H100)
+    return PlanQuery(subject=subject, work=work(size, tokens), known=own, machine=H100)
 
 
 @cache

@@ -10,15 +10,13 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 
-from launcher.columns import counted
-from launcher.plan.recipe_info import Point, Step, Work
+from launcher.columns import pluralise
+from launcher.plan.recipe_info import Point, RecipeInfo, Step
 from launcher.request.cluster import Slurm
 from launcher.request.cluster_config import Where
 from nemo_vfm.core.errors import UserError
 
 ALONE = "job"  #: the name of the one share of a recipe that is one job
-
-_NEMO = "nemo_vfm.nemo.experiment.NeMoExperiment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +35,8 @@ class Share:
     on_gpu: bool  #: whether a GPU is of use
     degrees: Mapping[str, int] = field(default_factory=dict)  #: of the widest layout
     engine: str = ""  #: what trains: `torch`, `megatron`, or empty where nothing does
+    plannable: bool = False  #: see `Step`
+    any_nodes: bool = False  #: see `Step`
     ray: bool = False  #: whether a Ray cluster is wanted
     array: int = 0  #: tasks of an array; 0 is none
     round: int = 0  #: of its parts
@@ -47,7 +47,7 @@ class Share:
         return tuple(("--part", f"{number}/{self.array}@{self.round}") for number in range(self.array))
 
 
-def chain(work: Work, cluster: Where, nodes: int | None, parts: int = 0, gpus: int | None = None) -> list[Share]:
+def chain(work: RecipeInfo, cluster: Where, nodes: int | None, parts: int = 0, gpus: int | None = None) -> list[Share]:
     """The shares, in order.
 
     Args:
@@ -59,7 +59,7 @@ def chain(work: Work, cluster: Where, nodes: int | None, parts: int = 0, gpus: i
     nodes = -(-gpus // devices) if gpus and devices else nodes
     pieces: list[tuple[Step, str, int, Mapping[str, int]]] = []
     for step in work.steps:
-        if step.kind == _NEMO:  # its own files say for how many processes they are, unread by us: whole nodes
+        if step.any_nodes:
             step = replace(step, ranks=(nodes or 1) * (devices or 1))
         elif step.whole_nodes and devices:
             step = replace(step, ranks=step.whole_nodes * devices)
@@ -72,7 +72,7 @@ def chain(work: Work, cluster: Where, nodes: int | None, parts: int = 0, gpus: i
     if gpus is not None:
         # The widest share with GPUs, and each that a Ray cluster makes so wide, must take as many as were asked for.
         most = max((share.ranks for share in found if share.gpus_per_node), default=0)
-        found = [replace(share, problem=share.problem or _unlike(share, gpus, devices))
+        found = [replace(share, problem=share.problem or _mismatch(share, gpus, devices))
                  if not most or (share.gpus_per_node and (share.ranks == most or share.ray)) else share
                  for share in found]  # fmt: skip
     rounds = {step.name: step.rounds if parts else 0 for step in work.steps}
@@ -85,7 +85,7 @@ def chain(work: Work, cluster: Where, nodes: int | None, parts: int = 0, gpus: i
     return chained
 
 
-def _unlike(share: Share, gpus: int, devices: int) -> str:
+def _mismatch(share: Share, gpus: int, devices: int) -> str:
     """Why a share does not take so many GPUs; empty where it does."""
     taken = share.nodes * share.gpus_per_node
     if taken == gpus:
@@ -94,7 +94,7 @@ def _unlike(share: Share, gpus: int, devices: int) -> str:
         return f"gpus={gpus} is not possible: according to gpus_per_node, this cluster has no GPUs"
     if not taken:
         return f"gpus={gpus} would be idle: no part of this recipe computes on a GPU"
-    if gpus % devices and (gpus > devices or share.ray or share.kind == _NEMO):
+    if gpus % devices and (gpus > devices or share.ray or share.any_nodes):
         fits = " or ".join(f"gpus={count * devices}" for count in (gpus // devices, gpus // devices + 1) if count)
         return f"gpus={gpus} does not fill whole nodes of {devices}; use {fits}"
     return other_layout(gpus, taken)
@@ -124,7 +124,7 @@ def _share(step: Step, phase: str, ranks: int, degrees: Mapping[str, int], clust
     devices = _devices(cluster)
     uses_gpus = bool(step.on_gpu and devices)
     with_ray = step.ray and isinstance(cluster, Slurm)  # one process, which Ray has work for all nodes from
-    count, tasks, problem = (nodes or 1, 1, "") if with_ray else _fitted(ranks, devices if uses_gpus else 0, nodes)
+    count, tasks, problem = (nodes or 1, 1, "") if with_ray else _fit_ranks(ranks, devices if uses_gpus else 0, nodes)
     if not isinstance(cluster, Slurm) and (nodes or 1) > 1:
         problem = f"nodes={nodes} is not possible: this cluster is your own machine"
     cores = (cluster.cpus_per_node or 0) if isinstance(cluster, Slurm) else 0
@@ -135,11 +135,11 @@ def _share(step: Step, phase: str, ranks: int, degrees: Mapping[str, int], clust
         name="-".join(filter(None, (step.name, phase))) or ALONE, step=step.name, phase=phase,
         kind=step.kind, ranks=ranks, nodes=count, tasks_per_node=tasks, gpus_per_node=gpus if uses_gpus else 0,
         cpus_per_task=max(1, cores // parts), on_gpu=step.on_gpu, degrees=degrees,
-        engine=step.engine, ray=step.ray, problem=problem,
+        engine=step.engine, plannable=step.plannable, any_nodes=step.any_nodes, ray=step.ray, problem=problem,
     )  # fmt: skip
 
 
-def _fitted(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, str]:
+def _fit_ranks(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, str]:
     """(nodes, tasks of a node, what does not fit)."""
     if not devices:
         count = nodes or 1
@@ -176,9 +176,9 @@ class SweptRun:
     typed: tuple[str, ...] = ()  #: what the user typed, swept or not, as changes
 
 
-def shared(points: Sequence[Point], cluster: Where, nodes: int | None, gpus: int | None = None) -> tuple[Share, ...]:
+def share_out(points: Sequence[Point], cluster: Where, nodes: int | None, gpus: int | None = None) -> tuple[Share, ...]:
     """What each task takes; nothing where the recipe's steps are not known yet."""
-    whole = [replace(point.work, steps=(_whole(point.work, point.name),)) for point in points if point.work.steps]
+    whole = [replace(point.work, steps=(_merge_steps(point.work, point.name),)) for point in points if point.work.steps]
     shares = [share for work in whole for share in chain(work, cluster, nodes, gpus=gpus)]
     for point, share in zip(points, shares, strict=False):
         if _size(share) != _size(shares[0]):
@@ -196,7 +196,7 @@ def shared(points: Sequence[Point], cluster: Where, nodes: int | None, gpus: int
     )  # fmt: skip
 
 
-def _whole(work: Work, name: str) -> Step:
+def _merge_steps(work: RecipeInfo, name: str) -> Step:
     """All steps as one."""
     if any(len({phase.ranks for phase in step.phases}) > 1 for step in work.steps):
         raise UserError(f"the phases of {name} need different numbers of devices, but a task of a job array has "
@@ -209,5 +209,5 @@ def _whole(work: Work, name: str) -> Step:
 
 
 def _size(share: Share) -> str:
-    gpus = f" and {counted(share.gpus_per_node, 'GPU')}" if share.gpus_per_node else ""
-    return f"{counted(share.nodes, 'node')} of {counted(share.tasks_per_node, 'task')}{gpus}"
+    gpus = f" and {pluralise(share.gpus_per_node, 'GPU')}" if share.gpus_per_node else ""
+    return f"{pluralise(share.nodes, 'node')} of {pluralise(share.tasks_per_node, 'task')}{gpus}"

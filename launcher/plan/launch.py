@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from launcher.plan.chain import Share, SweptRun, chain, shared
-from launcher.plan.recipe_info import Work, sweep, work
+from launcher.plan.chain import Share, SweptRun, chain, share_out
+from launcher.plan.recipe_info import RecipeInfo, sweep, work
 from launcher.plan.trusted_modules import Modules, job_imports, modules
 from launcher.render.containers import environment_folder
 from launcher.render.job import SlurmJob
@@ -21,13 +21,13 @@ from launcher.request.request import LaunchRequest
 from launcher.slurm import slurm
 from launcher.state.git import root_of
 from launcher.state.snapshot import Code, nothing, packages, requirements, take
-from nemo_vfm.config import Composed, compose
+from nemo_vfm.config import ComposedRecipe, compose
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.key_shapes import shape
 from nemo_vfm.core.ranks import SILENCE_S
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import read_json, sha256_text
-from nemo_vfm.core.types.job import LAUNCH
+from nemo_vfm.core.types.job import LAUNCH, STATUS
 from nemo_vfm.core.types.json_value import Json
 
 USUAL_S = 300  # before its time limit a job is asked to end, where nothing has been saved yet
@@ -55,7 +55,7 @@ class Launch:
     #: what the user typed in the recipe, as changes; a file alone would make it the recipe's.
     typed: tuple[str, ...] = ()
     workdir: Path  #: where it is submitted
-    work: Work  #: the steps of the recipe
+    work: RecipeInfo  #: the steps of the recipe
     code: Code  #: the working tree
     modules: Modules  #: what of it the recipe may name
     packages: str  #: a line each
@@ -97,7 +97,7 @@ class Launch:
         return next(iter(self.recipes()))
 
     @property
-    def needed(self) -> tuple[str, ...]:
+    def variables(self) -> tuple[str, ...]:
         """Variables that the recipe reads, or any run's of a sweep, by name."""
         return tuple(dict.fromkeys(name for text in self.recipes().values() for name in _VARIABLE.findall(text)))
 
@@ -109,7 +109,7 @@ class Launch:
     @property
     def one(self) -> LaunchRequest:
         """The words, or those for the first run of a sweep."""
-        return self.request.alone(self.runs[0].changes) if self.runs else self.request
+        return self.request.override(self.runs[0].changes) if self.runs else self.request
 
     @property
     def module_path(self) -> tuple[Path, ...]:
@@ -129,7 +129,7 @@ class Launch:
         return [_job(self, self.where, share) for share in self.shares]
 
 
-def prepared(request: LaunchRequest) -> Launch:
+def prepare(request: LaunchRequest) -> Launch:
     """Look at everything that the words name."""
     chosen = cluster_of(request)
     runs: tuple[SweptRun, ...] = ()
@@ -137,17 +137,17 @@ def prepared(request: LaunchRequest) -> Launch:
     if request.sweep:
         root = root_of(Path.cwd()) if request.code else None
         swept = sweep(request, root)
-        runs = tuple(swept_run(point.name, request.alone(point.changes), point.changes) for point in swept.points)
-        where, unknown = known(chosen.where)
-        composed, found = _composed(request.alone(swept.points[0].changes)), swept.points[0].work
+        runs = tuple(swept_run(point.name, request.override(point.changes), point.changes) for point in swept.points)
+        where, unknown = fill_from_slurm(chosen.where)
+        composed, found = _compose(request.override(swept.points[0].changes)), swept.points[0].work
         text, run_dir, table, code = runs[0].recipe, swept.folder, swept.table, code_of(request, swept.folder)
-        shares = shared(swept.points, where, request.nodes, request.gpus)
+        shares = share_out(swept.points, where, request.nodes, request.gpus)
     else:
-        composed, table = _composed(request), None
+        composed, table = _compose(request), None
         text, run_dir, typed = composed_text(composed), run_folder(composed), typed_words(composed)
         code = code_of(request, run_dir)
         root, found = code.root, work(request, code.root)
-        where, unknown = known(chosen.where)
+        where, unknown = fill_from_slurm(chosen.where)
         shares = tuple(chain(found, where, request.nodes, request.parts, request.gpus))
     return Launch(
         request=request, where=where, values=chosen.values, recipe=text, run_dir=run_dir, typed=typed,
@@ -160,12 +160,12 @@ def prepared(request: LaunchRequest) -> Launch:
 
 def swept_run(name: str, request: LaunchRequest, changes: Sequence[str]) -> SweptRun:
     """One run of a sweep, from the words for it alone."""
-    composed = _composed(request)
+    composed = _compose(request)
     return SweptRun(name=name, recipe=composed_text(composed), run_dir=run_folder(composed), changes=tuple(changes),
                     typed=typed_words(composed))  # fmt: skip
 
 
-def _composed(request: LaunchRequest) -> Composed:
+def _compose(request: LaunchRequest) -> ComposedRecipe:
     return compose(request.recipe, request.changes, request.conf, request.overlays)
 
 
@@ -173,10 +173,10 @@ def code_of(request: LaunchRequest, run_dir: Path | None = None) -> Code:
     """What a submission takes along, whatever else is wrong with it."""
     if not request.code:
         return nothing("no code is copied: the installed packages run")
-    return take(Path.cwd(), [run_dir or (Path.cwd() / "runs" if request.sweep else run_folder(_composed(request)))])
+    return take(Path.cwd(), [run_dir or (Path.cwd() / "runs" if request.sweep else run_folder(_compose(request)))])
 
 
-def known(where: Where) -> tuple[Where, Sequence[str]]:
+def fill_from_slurm(where: Where) -> tuple[Where, Sequence[str]]:
     """The cluster with what its file leaves to Slurm, and sentences on what nobody could say."""
     if not isinstance(where, Slurm):
         return where, ()
@@ -199,7 +199,7 @@ def known(where: Where) -> tuple[Where, Sequence[str]]:
     return where, [f"{name} must come from Slurm, which {why}; give cluster.{name}=N" for name in unknown]
 
 
-def run_folder(composed: Composed) -> Path:
+def run_folder(composed: ComposedRecipe) -> Path:
     """Whole path of the run folder that a recipe asks for."""
     from nemo_vfm.core.storage.uri import local
 
@@ -209,7 +209,7 @@ def run_folder(composed: Composed) -> Path:
         raise UserError(f"{error}: a run folder needs a file system that all nodes share") from error
 
 
-def composed_text(composed: Composed) -> str:
+def composed_text(composed: ComposedRecipe) -> str:
     """The recipe's text, which is written down; so a key must come by name."""
     text = composed.to_yaml()
     for line, shown in zip(text.splitlines(), conceal(text).splitlines(), strict=False):
@@ -220,7 +220,7 @@ def composed_text(composed: Composed) -> str:
     return text
 
 
-def typed_words(composed: Composed) -> tuple[str, ...]:
+def typed_words(composed: ComposedRecipe) -> tuple[str, ...]:
     """What the user typed, behind the file that a job reads; its run folder is given whole."""
     return tuple(word for word in composed.typed_words() if not word.startswith("run_dir="))
 
@@ -251,7 +251,7 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
         gpu=cluster.gpu if share.gpus_per_node else None, degrees=share.degrees,
         engine=share.engine, silence_s=launch.request.rank_silence or SILENCE_S, lead_s=launch.lead_s,
         module_path=launch.module_path,
-        needed=tuple(name for name in launch.needed if name not in cluster.secrets), ray=share.ray,
+        needed=tuple(name for name in launch.variables if name not in cluster.secrets), ray=share.ray,
         mpi=cluster.mpi or "", array=share.array, profile=launch.request.profile,
         task_words=tuple(run.typed for run in launch.runs) or share.task_words(),
         task_runs=tuple((file, run.run_dir) for file, run in zip(launch.recipes(), launch.runs, strict=False)),
@@ -269,7 +269,7 @@ def words_of(request: LaunchRequest) -> Json:
 def lead_s(run_dir: Path) -> int:
     """Three times what the slowest checkpoint of the run took, and two steps; whole minutes, as Slurm counts."""
     try:
-        status = read_json(run_dir / "status.json")
+        status = read_json(run_dir / STATUS)
         saved, step = (float(status.get(name) or 0) for name in ("checkpoint_s", "step_s"))
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return USUAL_S

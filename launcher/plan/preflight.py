@@ -7,25 +7,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.columns import counted, in_words
+from launcher.columns import in_words, pluralise
 from launcher.plan.chain import Share, other_layout
 from launcher.plan.launch import EARLIER_S, USUAL_S, Launch, limit_s
 from launcher.plan.programs import program
-from launcher.plan.recipe_info import checked, planned
+from launcher.plan.recipe_info import query_check, query_plan
 from launcher.render.profile import missing
 from launcher.request.cluster import Slurm
 from launcher.slurm import slurm
 from launcher.state import secret_files
 from launcher.state.conflicts import objections
 from nemo_vfm.config import Roots
-from nemo_vfm.core.log import plain
+from nemo_vfm.core.log import scrub
 
 #: Networks that `nemo-vfm plan` knows, by kind of GPU; another is reckoned as the nearest, and this is said.
 _NETWORKS = {"a100": "dgx_a100", "h100": "dgx_h100", "gb200": "gb200_nvl72"}
 _NEAREST = "dgx_h100"
 _MAX_NAMED = 12  # files of one kind
 _UNSEEN = "not looked at: "  # how a line of `check --paths` begins that is no problem
-_TRAINING = "nemo_vfm.train.job.Train"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def preflight(launch: Launch, *, dry_run: bool = False) -> list[Finding]:
             *plan.result(),
             # Whose files are used: a name is looked for in the working directory first.
             *(Finding("files" if number else "cluster file", text) for number, text in enumerate(launch.files)),
-            *_kept(launch),
+            *_code_findings(launch),
         ]
     return sorted(found, key=lambda one: not one.wrong)
 
@@ -67,7 +66,7 @@ def _missing(launch: Launch) -> Iterator[Finding]:
     for path in launch.work.missing:
         yield Finding("recipe", f"you must give {path}: {path}=VALUE", wrong=True)
     secrets = launch.where.secrets
-    for name in launch.needed:
+    for name in launch.variables:
         if name not in os.environ and name not in secrets:
             yield Finding("environment", f"the recipe reads ${{env:{name}}}, but {name} is not set; export it, or "
                           f"name a file under cluster.secrets", wrong=True)  # fmt: skip
@@ -149,7 +148,7 @@ def _check(launch: Launch) -> list[Finding]:
         mounts += (f"{outside}:{inside}" for outside, inside in cluster.container.mounts.items())
     if not gpus and mounts is None:
         return []
-    output = checked(launch.one, gpus, cluster.gpu if cluster else None, launch.code.root, mounts=mounts)
+    output = query_check(launch.one, gpus, cluster.gpu if cluster else None, launch.code.root, mounts=mounts)
     said = (*launch.work.recipients, *launch.work.packages)
     lines = [line for line in output.text.strip().splitlines() if line not in said]
     unseen = [Finding("paths", line) for line in lines if line.startswith(_UNSEEN)]
@@ -168,8 +167,8 @@ def _plan(launch: Launch) -> list[Finding]:
     if not (isinstance(where, Slurm) and where.gpu):
         return []
     for share in launch.shares:
-        if gpus and share.kind == _TRAINING and share.problem == other_layout(gpus, share.ranks):
-            found = _planned(launch, where.gpu, gpus, share.phase)
+        if gpus and share.plannable and share.problem == other_layout(gpus, share.ranks):
+            found = _query_plan(launch, where.gpu, gpus, share.phase)
             if isinstance(found, str):
                 text = f"none is known for {gpus} GPUs: {found}"
             elif not found["ranked"]:
@@ -179,18 +178,18 @@ def _plan(launch: Launch) -> list[Finding]:
                 text = f"the best for {gpus} GPUs, {best['step_s']:.3g} s a step, is {shlex.join(best['changes'])}"
             return [Finding("layout", text)]
     share = max(launch.shares, key=lambda one: one.ranks)
-    if share.kind != _TRAINING or share.step or share.problem or not share.gpus_per_node:
+    if not share.plannable or share.step or share.problem or not share.gpus_per_node:
         return []
-    found = _planned(launch, where.gpu, share.ranks, share.phase)
+    found = _query_plan(launch, where.gpu, share.ranks, share.phase)
     if isinstance(found, str):
         return [Finding("estimate", f"none: {found}")]
     return list(_estimates(found, where, share, launch))
 
 
-def _planned(launch: Launch, gpu: str, gpus: int, phase: str) -> Mapping[str, Any] | str:
+def _query_plan(launch: Launch, gpu: str, gpus: int, phase: str) -> Mapping[str, Any] | str:
     network = _NETWORKS.get(gpu, _NEAREST)
     known = network in Roots.standard(launch.request.conf).choices("network")
-    return planned(launch.one, gpus, gpu, network if known else _NEAREST, phase=phase, code=launch.code.root)
+    return query_plan(launch.one, gpus, gpu, network if known else _NEAREST, phase=phase, code=launch.code.root)
 
 
 def _estimates(found: Mapping[str, Any], where: Slurm, share: Share, launch: Launch) -> Iterator[Finding]:
@@ -205,7 +204,7 @@ def _estimates(found: Mapping[str, Any], where: Slurm, share: Share, launch: Lau
     if kept is None:
         yield Finding("storage", f"{runs}{_bytes(each)} a checkpoint, and all are kept, in {launch.run_dir}")
     else:
-        yield Finding("storage", f"{runs}{_bytes(each * kept)}: {counted(kept, 'checkpoint')} of {_bytes(each)}, one "
+        yield Finding("storage", f"{runs}{_bytes(each * kept)}: {pluralise(kept, 'checkpoint')} of {_bytes(each)}, one "
                       f"more while it is written, in {launch.run_dir}")  # fmt: skip
 
 
@@ -222,13 +221,13 @@ def _of_layout(found: Mapping[str, Any], own: Mapping[str, Any], where: Slurm, s
         runs = max(1, share.array)
         each = f"{runs} runs of " if share.array else ""
         span = f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"
-        place = f"{span} on {counted(share.ranks, 'GPU')}, in attempts of at most {where.time}"
+        place = f"{span} on {pluralise(share.ranks, 'GPU')}, in attempts of at most {where.time}"
         yield Finding(
             "cost", f"{own['gpu_hours'] * runs:,.0f} GPU hours: {each}{found['steps']:,} steps{phase}, {place}"
         )
 
 
-def _kept(launch: Launch) -> Iterator[Finding]:
+def _code_findings(launch: Launch) -> Iterator[Finding]:
     """The copy of the code, file by file where git would not show it, and what of it may run."""
     code = launch.code
     size = f", {_bytes(code.num_bytes)}" if code.files else ""
@@ -245,18 +244,18 @@ def _kept(launch: Launch) -> Iterator[Finding]:
     yield Finding("code", f"{code.why}{size}{use}")
     if code.untracked:
         total = _bytes(sum(len(code.files[path].content) for path in code.untracked))
-        yield Finding("untracked", f"{counted(len(code.untracked), 'file')} not tracked by git, {total}, "
-                      f"copied too: {folded(code.untracked)}")  # fmt: skip
+        yield Finding("untracked", f"{pluralise(len(code.untracked), 'file')} not tracked by git, {total}, "
+                      f"copied too: {name_list(code.untracked)}")  # fmt: skip
     if code.left:
         named = [f"{path} ({what})" for path, what in code.left.items()]
-        yield Finding("keys", f"are not copied, tracked or not: {folded(named)}")
+        yield Finding("keys", f"are not copied, tracked or not: {name_list(named)}")
     for name, where in launch.modules.passed_over.items():
         yield Finding("code", f"{name} is installed, and {where} is used instead of the repository's {name}")
 
 
-def folded(names: Sequence[str]) -> str:
+def name_list(names: Sequence[str]) -> str:
     """The first of them, each on one line whatever it holds."""
-    shown = ", ".join(plain(name).replace("\n", "?") for name in names[:_MAX_NAMED])
+    shown = ", ".join(scrub(name).replace("\n", "?") for name in names[:_MAX_NAMED])
     return f"{shown} and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else shown
 
 

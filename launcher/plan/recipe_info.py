@@ -24,7 +24,7 @@ _PATIENCE_S = 600.0  # a plan for thousands of GPUs takes some tens of seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class PhaseInfo:
     """A part of a training on one number of ranks."""
 
     name: str  #: of the phase
@@ -40,9 +40,11 @@ class Step:
     kind: str  #: the class of its job
     ranks: int  #: on how many it works, in its widest phase
     on_gpu: bool  #: whether a GPU is of use to it
-    phases: tuple[Phase, ...] = ()  #: where their number changes
+    phases: tuple[PhaseInfo, ...] = ()  #: where their number changes
     degrees: Mapping[str, int]  #: of its widest layout, by axis
     engine: str = ""  #: what trains: `torch`, `megatron`, or empty where nothing does
+    plannable: bool = False  #: whether it is a training that `nemo-vfm plan` can rank layouts for
+    any_nodes: bool = False  #: whether it takes all GPUs of as many nodes as it gets: its own files say how many
     whole_nodes: int = 0  #: of how many nodes it takes all GPUs, whose number it leaves open; 0 where `ranks` says it
     ray: bool = False  #: whether it wants a Ray cluster
     #: how often parts of its work, which need nothing of each other, are gone through; 0 where it has none.
@@ -51,7 +53,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class RecipeInfo:
     """A recipe, as one who puts it into a queue must know it."""
 
     name: str  #: of its file
@@ -68,7 +70,7 @@ class Point:
 
     name: str  #: of its folder
     changes: tuple[str, ...]  #: of the recipe, its run folder among them
-    work: Work  #: of the recipe with these
+    work: RecipeInfo  #: of the recipe with these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,18 +91,18 @@ class CommandOutput:
     complaint: str = ""
 
 
-def work(request: LaunchRequest, code: Path | None = None) -> Work:
+def work(request: LaunchRequest, code: Path | None = None) -> RecipeInfo:
     """The steps of a recipe.
 
     Args:
         code: root of the repository; of it, a class may be named where `--trust` names its package.
     """
-    return _work(_queried(["check", *request.recipe_words(), "--work"], modules(request.trust, code)))
+    return _work(_query(["check", *request.recipe_words(), "--work"], modules(request.trust, code)))
 
 
 def sweep(request: LaunchRequest, code: Path | None = None) -> SweepInfo:
     """Every combination of a sweep."""
-    found = _queried(
+    found = _query(
         ["check", *request.recipe_words(), "--work", "--sweep", *request.sweep], modules(request.trust, code)
     )
     points = [Point(name=one["name"], changes=tuple(one["changes"]), work=_work(one["work"]))
@@ -108,7 +110,7 @@ def sweep(request: LaunchRequest, code: Path | None = None) -> SweepInfo:
     return SweepInfo(folder=Path.cwd() / found["folder"], points=tuple(points), table=found["table"])
 
 
-def checked(
+def query_check(
     request: LaunchRequest, gpus: int, gpu: str | None, code: Path | None = None, *, mounts: Sequence[str] | None = None
 ) -> CommandOutput:
     """What `check` says: of so many GPUs, of this kind where it is known, and of the paths that the recipe reads.
@@ -123,7 +125,7 @@ def checked(
     return _output_of(["check", *request.recipe_words(), *size, *look], modules(request.trust, code))
 
 
-def planned(
+def query_plan(
     request: LaunchRequest, gpus: int, gpu: str, network: str, *, phase: str = "", code: Path | None = None
 ) -> Mapping[str, Any] | str:
     """What `plan --json` says of one training, or in a sentence why it says nothing."""
@@ -136,7 +138,7 @@ def planned(
     return found if isinstance(found, dict) else "nemo-vfm plan gave no estimate"
 
 
-def _queried(words: Sequence[str], found: Modules) -> Any:
+def _query(words: Sequence[str], found: Modules) -> Any:
     """Raises UserError with what the verb says where it objects."""
     output = _output_of(words, found)
     if output.status:
@@ -146,18 +148,18 @@ def _queried(words: Sequence[str], found: Modules) -> Any:
     return json.loads(output.text)
 
 
-def _work(found: Mapping[str, Any]) -> Work:
-    return Work(name=found["name"], header=found["header"] or "", missing=tuple(found["missing"]),
-                steps=tuple(map(_step, found["steps"])), recipients=tuple(found.get("recipients", ())),
-                packages=tuple(found.get("packages", ())))  # fmt: skip
+def _work(found: Mapping[str, Any]) -> RecipeInfo:
+    return RecipeInfo(name=found["name"], header=found["header"] or "", missing=tuple(found["missing"]),
+                      steps=tuple(map(_step, found["steps"])), recipients=tuple(found.get("recipients", ())),
+                      packages=tuple(found.get("packages", ())))  # fmt: skip
 
 
 def _step(found: Mapping[str, Any]) -> Step:
     return Step(
         name=found["name"], kind=found["class"], ranks=found["ranks"], on_gpu=found["devices"] == "gpu",
-        phases=tuple(Phase(name=one["name"], ranks=one["ranks"], degrees=one.get("degrees", {}))
-                     for one in found["phases"]),
-        degrees=found["degrees"], engine=found["engine"], whole_nodes=found["whole_nodes"], ray=found["ray"],
+        phases=tuple(PhaseInfo(name=one["name"], ranks=one["ranks"], degrees=one.get("degrees", {}))
+                     for one in found["phases"]), degrees=found["degrees"], engine=found["engine"],
+        plannable=found["plannable"], any_nodes=found["any_nodes"], whole_nodes=found["whole_nodes"], ray=found["ray"],
         rounds=found["rounds"], missing=tuple(found["missing"]),
     )  # fmt: skip
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.plan.chain import chain, shared
-from launcher.plan.launch import Launch, composed_text, known, swept_run, typed_words
+from launcher.plan.chain import chain, share_out
+from launcher.plan.launch import Launch, composed_text, fill_from_slurm, swept_run, typed_words
 from launcher.plan.recipe_info import Point, work
 from launcher.plan.trusted_modules import modules
 from launcher.render.profile import parse_profile
@@ -41,18 +41,18 @@ def again(
             f"{run_dir} is where it ran; choose another folder, or resume there: vfm-launch retry {run_dir}"
         )
     request = replace(_request_of(kept, trust, allow_host), changes=tuple(typed))
-    where, unknown = known(cluster_again(kept.values["cluster"], request))
+    where, unknown = fill_from_slurm(cluster_again(kept.values["cluster"], request))
     # The runs of a sweep took the same devices when it was submitted, so they do now.
-    runs = tuple(swept_run(name, replace(request, recipe=str(kept.recipe_of(name))).alone(own), own)
+    runs = tuple(swept_run(name, replace(request, recipe=str(kept.recipe_of(name))).override(own), own)
                  for name, own in ((name, [f"run_dir={target / name}"]) for name in kept.runs))  # fmt: skip
     code = _code(kept)
-    one = request.alone(runs[0].changes if runs else (f"run_dir={target}",))
+    one = request.override(runs[0].changes if runs else (f"run_dir={target}",))
     found, composed = work(one, code.root), compose(one.recipe, one.changes)
     recipe = composed_text(composed)
     if recipe != composed_text(compose(one.recipe, [f"run_dir={composed.run_dir}"])):
         raise UserError(f"a rerun repeats a launch unchanged, and {' '.join(typed)} would change its recipe; "
                         f"submit the recipe with the change instead")  # fmt: skip
-    shares = shared([Point(name=run.name, changes=run.changes, work=found) for run in runs], where, request.nodes)
+    shares = share_out([Point(name=run.name, changes=run.changes, work=found) for run in runs], where, request.nodes)
     shares = tuple(replace(share, degrees=kept.jobs[0]["degrees"]) for share in shares)  # of all runs, not of the first
     return Launch(
         request=request if runs else one, where=where, values=kept.values["cluster"], recipe=recipe, run_dir=target,

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from launcher.plan.launch import code_of
-from launcher.plan.preflight import folded
+from launcher.plan.preflight import name_list
 from launcher.plan.programs import program
 from launcher.remote.words import host, python, words
 from launcher.request.request import parse_request
 from launcher.state.snapshot import Code
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.log import plain
+from nemo_vfm.core.log import scrub
 
 COMMAND = "exec bash -l -c 'exec {} -P -m launcher.remote.receive'"
 _SSH_FAILED = 255  # what ssh ends with where it could not connect; else it ends with the command's status
@@ -38,9 +38,9 @@ def submit_there(arguments: argparse.Namespace) -> int:
     code = code_of(parse_request(arguments))
     # What leaves this machine, and what does not.
     lines = [f"to {name}: {code.why}"]
-    lines += [f"untracked, copied too: {folded(code.untracked)}"] if code.untracked else []
-    lines += [f"not copied, since they hold keys: {folded([*code.left])}"] if code.left else []
-    sys.stderr.writelines(f"{plain(line)}\n" for line in lines)
+    lines += [f"untracked, copied too: {name_list(code.untracked)}"] if code.untracked else []
+    lines += [f"not copied, since they hold keys: {name_list([*code.left])}"] if code.left else []
+    sys.stderr.writelines(f"{scrub(line)}\n" for line in lines)
     sys.stderr.flush()
     status = _through([ssh, "-T", "--", name, COMMAND.format(interpreter)], parcel(arguments, code))
     if status == _SSH_FAILED:
@@ -91,5 +91,5 @@ def _through(command: list[str], text: bytes) -> int:
 def _pass_on(source: IO[bytes], target: TextIO) -> None:
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     for line in source:
-        target.write(plain(decoder.decode(line).replace("\r\n", "\n").replace("\r", "\n")))
+        target.write(scrub(decoder.decode(line).replace("\r\n", "\n").replace("\r", "\n")))
         target.flush()

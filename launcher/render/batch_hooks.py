@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from launcher.render.exit_policy import KINDS, SYSTEM, WORDS, branches, names
 from launcher.render.job import SlurmJob
-from launcher.render.quoting import quoted
+from launcher.render.quoting import quote
 from nemo_vfm.core.storage.checkpoint_names import FINISHED
 
 RESUBMITTED = "resubmitted.tsv"  #: a line for each job that goes on with the work of another: that one, this one
@@ -163,10 +163,10 @@ exit "$status"
 
 def prologue(job: SlurmJob) -> str:
     """What goes before the working line; each run of a sweep has set `run` already."""
-    run = "# run= stands above, for each task" if job.task_runs else f"run={quoted(str(job.run_dir))}"
-    work = f'"$run"/{quoted(job.step)}' if job.step else '"$run"'
-    return _filled(_PROLOGUE, {"RUN": run, "LAUNCH": quoted(str(job.folder)), "WORK": work, "FINISHED": FINISHED,
-                               "ATTEMPTS": ATTEMPTS, "RESUBMITTED": RESUBMITTED})  # fmt: skip
+    run = "# run= stands above, for each task" if job.task_runs else f"run={quote(str(job.run_dir))}"
+    work = f'"$run"/{quote(job.step)}' if job.step else '"$run"'
+    return _fill(_PROLOGUE, {"RUN": run, "LAUNCH": quote(str(job.folder)), "WORK": work, "FINISHED": FINISHED,
+                             "ATTEMPTS": ATTEMPTS, "RESUBMITTED": RESUBMITTED})  # fmt: skip
 
 
 def epilogue(job: SlurmJob) -> str:
@@ -176,7 +176,7 @@ def epilogue(job: SlurmJob) -> str:
     blaming = [kind for kind in KINDS.values() if kind.blames_node]
     way = {"requeue": 'scontrol requeue "$job" || resubmit', "resubmit": "resubmit"}[job.cluster.restart]
     code = _CODE.lstrip("\n") if job.module_path else ""
-    return _filled(_EPILOGUE, {
+    return _fill(_EPILOGUE, {
         "WORDS": WORDS, "SYSTEM": SYSTEM,
         "BRANCHES": branches(), "EARLY": str(job.lead_s + _EARLY_S), "TASKS": str(job.tasks_per_node),
         "MOST": str(job.max_restarts), "ATTEMPTS": ATTEMPTS, "GOOD": names(good), "AGAIN": names(again),
@@ -185,7 +185,7 @@ def epilogue(job: SlurmJob) -> str:
     })  # fmt: skip
 
 
-def _filled(text: str, values: Mapping[str, str]) -> str:
+def _fill(text: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         text = text.replace(f"@{name}@", value)
     return text.strip("\n") + "\n"

@@ -5,7 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from launcher.render.job import SlurmJob
-from launcher.render.quoting import in_bind, quoted
+from launcher.render.quoting import in_bind, quote
 from launcher.request.cluster import Apptainer, Pyxis
 
 _FAILED = 2  # as of a recipe that is wrong: it would fail again
@@ -88,9 +88,9 @@ def around(job: SlurmJob, enter: Sequence[str], lines: Iterable[str]) -> Iterato
     yield "read -r -d '' setup << 'SETUP'"
     yield from program.splitlines()
     yield "SETUP"
-    call = [" ".join(map(quoted, step)), *enter, 'python3 -s -P -c "$setup"', *(quoted(str(word)) for word in words)]
+    call = [" ".join(map(quote, step)), *enter, 'python3 -s -P -c "$setup"', *(quote(str(word)) for word in words)]
     # Where it is there already, no node unpacks the image for a look at it.
-    there = f"[[ -d {quoted(str(folder))} ]]"
+    there = f"[[ -d {quote(str(folder))} ]]"
     yield from (f"if ! {there} && ! " + " \\\n    ".join(call) + "; then").split("\n")
     yield f"  status={_FAILED}"
     yield "else"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from launcher.columns import counted
+from launcher.columns import pluralise
 from launcher.render.job import SlurmJob
 from launcher.render.quoting import directive
 
@@ -44,7 +44,7 @@ def _second_part(job: SlurmJob) -> Iterator[str]:
     if not job.cpu_nodes:
         return
     cluster = job.cluster
-    nodes = counted(job.cpu_nodes, "node")
+    nodes = pluralise(job.cpu_nodes, "node")
     yield f"# {nodes} without GPUs for Ray, the second part of this job: both begin and end together."
     yield "#SBATCH hetjob"
     named = {"account": cluster.account, "partition": cluster.cpu_partition or cluster.partition, "qos": cluster.qos}
@@ -96,10 +96,10 @@ def _log(job: SlurmJob) -> Iterator[str]:
 
 
 def _machines(job: SlurmJob) -> str:
-    nodes = counted(job.nodes, "node")
+    nodes = pluralise(job.nodes, "node")
     tasks = "one process" if job.tasks_per_node == 1 else f"{job.tasks_per_node} processes"
     if not job.gpus_per_node:
         return f"{nodes}, {tasks} on each."
-    gpus = counted(job.gpus_per_node, "GPU")
+    gpus = pluralise(job.gpus_per_node, "GPU")
     kind = f" ({job.gpu})" if job.gpu else ""
     return f"{nodes} of {gpus}{kind}, {tasks} on each."

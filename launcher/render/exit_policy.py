@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from launcher.render.quoting import quoted
+from launcher.render.quoting import quote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ def branches() -> str:
     lines = []
     for rule in RULES:
         near = "near" if rule.near else "*"
-        for text in [f"*{quoted(text)}*" for text in rule.texts] or ["*"]:  # bash wants a branch's patterns on one line
+        for text in [f"*{quote(text)}*" for text in rule.texts] or ["*"]:  # bash wants a branch's patterns on one line
             patterns = " | ".join(f"{status}:{near}:{text}" for status in rule.statuses)
             lines.append(f"  {patterns}) kind={rule.kind} ;;")
     return "\n".join(lines)

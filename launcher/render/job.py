@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launcher.render.profile import Profile
+from launcher.render.profile import ProfileSettings
 from launcher.request.cluster import Slurm
 from nemo_vfm.core.ranks import SILENCE_S
 
@@ -53,7 +53,7 @@ class SlurmJob:
     #: for each task of an array whose tasks are runs of their own, its recipe and its run folder.
     task_runs: tuple[tuple[Path, Path], ...] = ()
     ray: bool = False  #: whether a Ray cluster is begun inside the allocation, and stopped at its end
-    profile: Profile | None = None  #: what is recorded of chosen ranks; None is nothing
+    profile: ProfileSettings | None = None  #: what is recorded of chosen ranks; None is nothing
     cluster: Slurm  #: what its file says
 
     def __post_init__(self) -> None:

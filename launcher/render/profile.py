@@ -8,7 +8,7 @@ handler. No GPU and no nsys were at hand: the options follow its documentation.
 import re
 from dataclasses import dataclass, replace
 
-from launcher.render.quoting import quoted
+from launcher.render.quoting import quote
 from nemo_vfm.core.errors import UserError
 
 FOLDER = "profile"  #: below the launch folder
@@ -26,7 +26,7 @@ exec nsys @OPTIONS@ --output="$0/rank-$SLURM_PROCID-job-$SLURM_JOB_ID-${SLURM_RE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class ProfileSettings:
     """What is to be recorded."""
 
     ranks: tuple[int, ...] = (0,)  #: of which ranks
@@ -39,13 +39,13 @@ class Profile:
                 f"--duration={self.end_s - self.begin_s}", "--kill=none", "--force-overwrite=true"]  # fmt: skip
 
 
-def parse_profile(profiler: str | None, ranks: str | None, seconds: str | None) -> Profile | None:
+def parse_profile(profiler: str | None, ranks: str | None, seconds: str | None) -> ProfileSettings | None:
     """What `--profile`, `--profile-ranks` and `--profile-seconds` ask for; None where there is no profiler."""
     if profiler is None:
         if ranks is not None or seconds is not None:
             raise UserError("--profile-ranks and --profile-seconds are for --profile nsys; add it, or leave them out")
         return None
-    found = Profile()
+    found = ProfileSettings()
     if ranks is not None:
         words = ranks.split(",")
         if not all(re.fullmatch(r"\d{1,6}", word, re.ASCII) for word in words) or len(words) > _MAX_RANKS:
@@ -64,12 +64,12 @@ def missing(where: str = "") -> str:
     return _MISSING.format(where)
 
 
-def definition(profile: Profile | None) -> list[str]:
+def definition(profile: ProfileSettings | None) -> list[str]:
     """The lines of a script that keep in `$profiled` what each task runs."""
     if profile is None:
         return []
     values = {"MISSING": missing(" of $SLURMD_NODENAME"), "RANKS": " ".join(map(str, profile.ranks)),
-              "OPTIONS": " ".join(map(quoted, profile.options()))}  # fmt: skip
+              "OPTIONS": " ".join(map(quote, profile.options()))}  # fmt: skip
     text = _TEXT
     for name, value in values.items():
         text = text.replace(f"@{name}@", value)
@@ -78,6 +78,6 @@ def definition(profile: Profile | None) -> list[str]:
             "read -r -d '' profiled << 'PROFILED'", *text.splitlines(), "PROFILED", ""]  # fmt: skip
 
 
-def before(profile: Profile | None) -> list[str]:
+def before(profile: ProfileSettings | None) -> list[str]:
     """The words of a script before the command."""
     return [] if profile is None else ["bash", "-c", '"$profiled"', f'"$launch/{FOLDER}"']

@@ -8,15 +8,15 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """One word of bash that is this text, byte for byte, on one line."""
-    _writable(text)
+    _require_utf8(text)
     if "\0" in text:
         raise ValueError(f"{text!r} contains a zero byte, which no program accepts")
     if text.isprintable():
         return shlex.quote(text)
     # Line breaks, and letters that turn the direction of reading, would show something else than what is run.
-    return f"$'{''.join(map(_spelt, text))}'"
+    return f"$'{''.join(map(_escape, text))}'"
 
 
 def directive(name: str, value: str | None = None) -> str:
@@ -24,7 +24,7 @@ def directive(name: str, value: str | None = None) -> str:
     option_name(name)
     if value is None:
         return f"#SBATCH --{name}"
-    _writable(value)
+    _require_utf8(value)
     if not value.isprintable():  # a newline would begin a line of its own, which sbatch may read as another option
         raise ValueError(
             f"{name}: {value!r} contains a line break or a control character, which Slurm options must not contain"
@@ -64,13 +64,13 @@ def in_bind(path: str) -> str:
     return path
 
 
-def _spelt(character: str) -> str:
+def _escape(character: str) -> str:
     if character.isprintable() and character not in "\\'":
         return character
     return "".join(f"\\{byte:03o}" for byte in character.encode())
 
 
-def _writable(text: str) -> None:
+def _require_utf8(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:

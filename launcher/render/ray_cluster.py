@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from launcher.render.job import SlurmJob
-from launcher.render.quoting import quoted
+from launcher.render.quoting import quote
 
 _FIRST_PORT, _NUM_PORTS = 25_000, 5_000  # below what systems give out by themselves, and not where ranks meet
 _WAIT_S = 180
@@ -72,7 +72,7 @@ def begin(job: SlurmJob, enter: Sequence[str]) -> list[str]:
     if job.cpu_nodes:
         more = _on_each_node(job, enter, job.cluster.cpus_per_cpu_node or 1, 0)
         step = f"--het-group=0 {step} \\\n  : --het-group=1 {more}"
-    values = {"FIRST": _FIRST_PORT, "COUNT": _NUM_PORTS, "WAIT": _WAIT_S, "FOLDER": quoted(str(job.folder)),
+    values = {"FIRST": _FIRST_PORT, "COUNT": _NUM_PORTS, "WAIT": _WAIT_S, "FOLDER": quote(str(job.folder)),
               "STEP": step, "NODES": job.nodes + job.cpu_nodes}  # fmt: skip
     return re.sub(r"@([A-Z]+)@", lambda match: str(values[match[1]]), _BEGIN).strip("\n").split("\n")
 
@@ -80,8 +80,8 @@ def begin(job: SlurmJob, enter: Sequence[str]) -> list[str]:
 def _on_each_node(job: SlurmJob, enter: Sequence[str], cpus: int, gpus: int) -> str:
     """What follows srun, for nodes that are alike."""
     # Ray of the Python that runs the job; in a container, the one on its path.
-    program = f"{quoted(job.command[0])} -m ray.scripts.scripts" if "-m" in job.command else "ray"
-    mpi = f" --mpi={quoted(job.mpi)}" if job.mpi else ""
+    program = f"{quote(job.command[0])} -m ray.scripts.scripts" if "-m" in job.command else "ray"
+    mpi = f" --mpi={quote(job.mpi)}" if job.mpi else ""
     size = f"--num-cpus={cpus} --num-gpus={gpus} --disable-usage-stats --block"
     lines = (f"--overlap --cpus-per-task={cpus}{mpi}", *enter, _FUNCTION, f"{program} start {size}")
     return " \\\n    ".join(lines)

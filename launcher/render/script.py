@@ -14,7 +14,7 @@ from launcher.render.batch_hooks import epilogue, prologue
 from launcher.render.directives import directives
 from launcher.render.environment import Setting, environment
 from launcher.render.job import SlurmJob
-from launcher.render.quoting import quoted, remark, variable
+from launcher.render.quoting import quote, remark, variable
 from launcher.request.cluster import Pyxis
 
 _THEIRS = "as the cluster's file says"
@@ -48,15 +48,15 @@ def _loads(job: SlurmJob) -> Iterator[str]:
     if cluster.modules:
         yield "# shellcheck source=/dev/null"
         yield "type module > /dev/null 2>&1 || source /etc/profile  # where it is defined"
-        yield f"module load {' '.join(map(quoted, cluster.modules))}"
+        yield f"module load {' '.join(map(quote, cluster.modules))}"
     if cluster.source is not None:
         yield "# shellcheck source=/dev/null"
-        yield f"source {quoted(str(cluster.source))}"
+        yield f"source {quote(str(cluster.source))}"
 
 
 def _exports(job: SlurmJob) -> Iterator[str]:
     yield "# -- Variables: they follow from the kind of GPU and the layout; cluster.environment changes them."
-    lines = [(f"export {item.name}={quoted(item.value)}", item.reason) for item in _settings(job)]
+    lines = [(f"export {item.name}={quote(item.value)}", item.reason) for item in _settings(job)]
     if job.module_path:
         lines.append((_path_of_code(job), "the code as it was when the job was submitted"))
     width = max(len(text) for text, _ in lines if len(text) <= 60)
@@ -95,8 +95,8 @@ def _path_of_code(job: SlurmJob) -> str:
         )
     code = ":".join(map(str, job.module_path))
     if job.cluster.container is not None:
-        return f"export PYTHONPATH={quoted(code)}"
-    return f"export PYTHONPATH={quoted(code)}${{PYTHONPATH:+:$PYTHONPATH}}"
+        return f"export PYTHONPATH={quote(code)}"
+    return f"export PYTHONPATH={quote(code)}${{PYTHONPATH:+:$PYTHONPATH}}"
 
 
 def _secrets(job: SlurmJob) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _secrets(job: SlurmJob) -> Iterator[str]:
     yield "# -- Secrets: from files that only you can read, or from the shell that submitted. No value is written here."
     yield "missing="
     for name, file in job.cluster.secrets.items():
-        yield f"unset {variable(name)}; IFS= read -r {name} < {quoted(str(file))}; export {name}"
+        yield f"unset {variable(name)}; IFS= read -r {name} < {quote(str(file))}; export {name}"
     for name in (*job.cluster.secrets, *(name for name in job.needed if name not in job.cluster.secrets)):
         yield f"[[ ${{{variable(name)}:+set}} ]] || missing+=' {name}'"
 
@@ -118,8 +118,8 @@ def _words(job: SlurmJob) -> Iterator[str]:
         "recipe of this task of the array, and its run folder" if job.task_runs else "share of this task of the array"
     )
     yield f"# -- The {what}."
-    runs = [f"recipe={quoted(str(recipe))}; run={quoted(str(run))}" for recipe, run in job.task_runs]
-    words = [f"own=({' '.join(map(quoted, one))})" for one in job.task_words]
+    runs = [f"recipe={quote(str(recipe))}; run={quote(str(run))}" for recipe, run in job.task_runs]
+    words = [f"own=({' '.join(map(quote, one))})" for one in job.task_words]
     yield 'case "$SLURM_ARRAY_TASK_ID" in'
     lines = zip(*filter(None, (runs, words)), strict=True)
     yield from (f"  {number}) {'; '.join(line)} ;;" for number, line in enumerate(lines))
@@ -127,8 +127,8 @@ def _words(job: SlurmJob) -> Iterator[str]:
 
 
 def _work(job: SlurmJob) -> Iterator[str]:
-    enter = [quoted(word) for word in containers.options(job, variables(job))]
-    inside = [quoted(word) for word in containers.before(job)]
+    enter = [quote(word) for word in containers.options(job, variables(job))]
+    inside = [quote(word) for word in containers.before(job)]
     whole = [*enter, " ".join(inside)] if inside else enter
     yield from containers.around(job, whole, [*_work_inside(job, enter, inside, whole)])
 
@@ -147,13 +147,13 @@ def _work_inside(job: SlurmJob, enter: list[str], inside: list[str], whole: list
         yield f"# they lost, say so, and leave; {_wait_s(job)} s after the first has left, srun ends the rest."
     if job.tasks_per_node > 1 and job.gpus_per_node > 1:
         yield "# block:block gives neighbouring processes neighbouring cores, on the socket that their GPUs hang on."
-    which = [quoted(str(job.recipe)), quoted(f"run_dir={job.run_dir}")]
+    which = [quote(str(job.recipe)), quote(f"run_dir={job.run_dir}")]
     if job.task_runs:
         which = ['"$recipe"', '"run_dir=$run"']
-    words = ["run", *which, *map(quoted, job.words)]
+    words = ["run", *which, *map(quote, job.words)]
     own = ['"${own[@]}"'] if job.task_words else []
     lines = [" ".join(_step(job)), *enter, " ".join(inside), " ".join(profile.before(job.profile)),
-             " ".join([*map(quoted, job.command), *words, *own])]  # fmt: skip
+             " ".join([*map(quote, job.command), *words, *own])]  # fmt: skip
     work = [*" \\\n    ".join(line for line in lines if line).split("\n"), "status=$?"]
     work = _after_check(job, work)
     if job.cluster.secrets or job.needed:
@@ -183,7 +183,7 @@ def _step(job: SlurmJob) -> list[str]:
         found.append(f"--mpi={job.mpi}")
     theirs = job.cluster.step_options.items()
     found += [f"--{name}" if value is None else f"--{name}={value}" for name, value in theirs]
-    return [quoted(word) for word in found]
+    return [quote(word) for word in found]
 
 
 def variables(job: SlurmJob) -> list[str]:
@@ -197,8 +197,8 @@ def shell_script(job: SlurmJob) -> str:
     """Lines for bash that open a shell on one of the job's nodes; they read secrets and write no value of one."""
     one = replace(job, nodes=1, tasks_per_node=1, cpus_per_task=job.cpus_per_task * job.tasks_per_node, module_path=(),
                   array=0, task_words=(), task_runs=())  # fmt: skip
-    enter = [quoted(word) for word in (*containers.options(one, variables(one)), *containers.before(one))]
-    lines = [" ".join(["exec srun --pty", *(quoted(word) for word in _wanted(one))]), *enter, "bash -i"]
+    enter = [quote(word) for word in (*containers.options(one, variables(one)), *containers.before(one))]
+    lines = [" ".join(["exec srun --pty", *(quote(word) for word in _srun_options(one))]), *enter, "bash -i"]
     said = '  echo "not set:$missing; export them first, or name files in cluster.secrets" >&2'
     guard = ["if [[ $missing ]]; then", said, "  exit 2", "fi"] if job.cluster.secrets or job.needed else []
     # What the work finds: modules, variables, secrets.
@@ -207,7 +207,7 @@ def shell_script(job: SlurmJob) -> str:
     return "\n".join([*surroundings, *guard, " \\\n  ".join(lines), ""])
 
 
-def _wanted(job: SlurmJob) -> Iterator[str]:
+def _srun_options(job: SlurmJob) -> Iterator[str]:
     """Options of srun: what sbatch would be told of one node."""
     cluster = job.cluster
     yield f"--job-name={job.name}-shell"
@@ -257,7 +257,7 @@ def _after_check(job: SlurmJob, work: list[str]) -> list[str]:
     step = ["srun", "--export=ALL", f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1",
             "--cpus-per-task=1", "--kill-on-bad-exit=0"]  # fmt: skip
     step += [f"--mpi={job.mpi}"] if job.mpi else []
-    return [f'if ! {" ".join(map(quoted, step))} bash -c "$check"; then', f"  status={_FAILED}", "else",
+    return [f'if ! {" ".join(map(quote, step))} bash -c "$check"; then', f"  status={_FAILED}", "else",
             *(f"  {line}" for line in work), "fi"]  # fmt: skip
 
 

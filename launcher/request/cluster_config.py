@@ -20,9 +20,9 @@ from nemo_vfm.config.build import make
 from nemo_vfm.config.compose import RESERVED
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.recipe_check import Checker
-from nemo_vfm.config.recipe_errors import Mark, Problem, Source, fail, shown_path
+from nemo_vfm.config.recipe_errors import Mark, Problem, SourceText, fail, shown_path
 from nemo_vfm.config.roots import BUILT_IN, shipped_folder
-from nemo_vfm.config.tree import Map, Node, Scalar, Seq, plain, walk
+from nemo_vfm.config.tree import Map, Node, Scalar, Seq, to_plain, walk
 from nemo_vfm.config.yaml_source import parse
 from nemo_vfm.core.network.key_shapes import looks_like_a_key, shape
 from nemo_vfm.core.secret import conceal, is_secret_name, register
@@ -46,11 +46,11 @@ class ChosenCluster:
 def cluster_of(request: LaunchRequest) -> ChosenCluster:
     """The cluster that is asked for."""
     roots = Roots.standard(request.conf)
-    mark = Mark(Source.typed(f"{SLOT}={request.cluster}"), 1, len(SLOT) + 2)
+    mark = Mark(SourceText.from_word(f"{SLOT}={request.cluster}"), 1, len(SLOT) + 2)
     file = roots.require_ingredient(SLOT, request.cluster, mark)
     # As they are for the file itself: `time=1:00:00` for `cluster.time=1:00:00`, `~qos` for `~cluster.qos`.
     changes = [re.sub(rf"^(~?){SLOT}\.", r"\1", word) for word in request.cluster_changes]
-    made = _made(compose(file, changes, request.conf).root.without(*RESERVED), roots, request)
+    made = _build_cluster(compose(file, changes, request.conf).root.without(*RESERVED), roots, request)
     whose = roots.whose(file)
     # Nobody asked where the package lies: its own files go by the name that documentation gives them.
     name = f"conf/{SLOT}/{file.name}" if whose == BUILT_IN else shown_path(str(file))
@@ -61,10 +61,10 @@ def cluster_again(values: Json, request: LaunchRequest) -> Where:
     """The cluster of an earlier launch, from the values that it kept; its folder may be a stranger's, too."""
     root = parse(json.dumps(values), "launch.json", is_file=False)
     assert isinstance(root, Map)
-    return _made(root, Roots.standard(), request).where
+    return _build_cluster(root, Roots.standard(), request).where
 
 
-def _made(root: Map, roots: Roots, request: LaunchRequest) -> ChosenCluster:
+def _build_cluster(root: Map, roots: Roots, request: LaunchRequest) -> ChosenCluster:
     environment = root.items.get("environment")
     if isinstance(environment, Map):  # its numbers as texts: 1_000 and 12.10 are not to arrive as 1000 and 12.1
         texts = {name: replace(node, value=node.written) for name, node in environment.items.items()
@@ -85,7 +85,7 @@ def _made(root: Map, roots: Roots, request: LaunchRequest) -> ChosenCluster:
     if trusted and not request.trusts_cluster:
         raise RecipeError(trusted)
     made: Where = make(part)
-    values: Any = plain(tree)
+    values: Any = to_plain(tree)
     notes = [f"{one.path} of {one.mark.place()} is used, because of --trust {CLUSTER}" for one in trusted]
     return ChosenCluster(where=made, values=values, notes=tuple(notes))
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.render import profile
-from launcher.render.profile import Profile
-from nemo_vfm.config.overrides import Override, parse_override, swept
+from launcher.render.profile import ProfileSettings
+from nemo_vfm.config.overrides import Override, parse_override, swept_words
 from nemo_vfm.config.recipe_errors import fail
 from nemo_vfm.config.tree import Scalar
 from nemo_vfm.core.errors import UserError
@@ -50,11 +50,11 @@ class LaunchRequest:
     rank_silence: float | None = None
     rank_timeout: float | None = None  #: seconds that one may wait for another; None is nemo-vfm's own
     paths: bool = True  #: whether the files and folders that the recipe reads are looked for on this machine
-    profile: Profile | None = None  #: what is recorded of chosen ranks; None is nothing
+    profile: ProfileSettings | None = None  #: what is recorded of chosen ranks; None is nothing
     #: values of the recipe, every combination of which is a task of an array: `optimizer.lr=1e-4,3e-4`.
     sweep: tuple[str, ...] = ()
 
-    def alone(self, changes: Sequence[str]) -> "LaunchRequest":
+    def override(self, changes: Sequence[str]) -> "LaunchRequest":
         """One combination of a sweep, which has these changes besides."""
         return replace(self, changes=(*self.changes, *changes), sweep=())
 
@@ -133,7 +133,7 @@ def parse_request(arguments: argparse.Namespace) -> LaunchRequest:
         raise UserError("--parts splits one run and --sweep makes several; drop one of them")
     # Whatever follows --sweep is among its words, also what says where, and changes that sweep nothing.
     where = ("cluster=", "cluster.", *(f"{name}=" for name in _SIZES))
-    of_sweep = swept([word for word in arguments.sweep if not word.lstrip("~").startswith(where)])
+    of_sweep = swept_words([word for word in arguments.sweep if not word.lstrip("~").startswith(where)])
     if arguments.sweep and not of_sweep:
         raise UserError("--sweep takes values of the recipe, such as optimizer.lr=1e-4,3e-4, and got none")
     given = [*arguments.overrides, *(word for word in arguments.sweep if word not in of_sweep)]

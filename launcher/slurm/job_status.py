@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from launcher.slurm import slurm
-from launcher.slurm.slurm import Queued
+from launcher.slurm.slurm import QueuedJob
 from launcher.state.launch_folder import Attempt, KeptLaunch
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.files import last_records, read_json
+from nemo_vfm.core.types.job import DONE, STATUS
 
 _MAX_BYTES = 4 << 20
 _NOTHING_S = 1e-3  # a step's reading that takes less holds nobody up
@@ -52,7 +53,7 @@ def progress(folder: Path, below: Path | None = None) -> Progress:
     """Look at a run; `below` is the folder of the step of a workflow that is of interest."""
     status: Any = {}
     with suppress(OSError, ValueError, RecursionError):
-        status = read_json(folder / "status.json", _MAX_BYTES)
+        status = read_json(folder / STATUS, _MAX_BYTES)
     status, now = status if isinstance(status, dict) else {}, datetime.now(UTC).timestamp()
     inner = below or folder
     last = next(last_records(inner / "metrics.jsonl"), {})
@@ -66,17 +67,17 @@ def progress(folder: Path, below: Path | None = None) -> Progress:
     elsewhere = status.get("elsewhere") if status.get("state") == "running" else None
     return Progress(
         state=_text(status.get("state")), error=_text(status.get("error")),
-        step=_whole(status.get("step")) if _whole(status.get("step")) is not None else _whole(last.get("step")),
-        total_steps=_whole(status.get("total_steps")), step_s=_number(status.get("step_s")),
+        step=_int(status.get("step")) if _int(status.get("step")) is not None else _int(last.get("step")),
+        total_steps=_int(status.get("total_steps")), step_s=_number(status.get("step_s")),
         loss=_number(last.get("loss")), rates={name: value for name, value in rates.items() if value is not None},
         checkpoint=checkpoint[0] if checkpoint else None, checkpoint_age_s=now - checkpoint[1] if checkpoint else None,
-        silent_s=None if beat is None else max(0.0, now - beat), slowest=_slowest(status),
+        silent_s=None if beat is None else max(0.0, now - beat), slowest=_slowest_rank(status),
         elsewhere={rank: text for rank, doing in elsewhere.items() if (text := _text(doing))}
         if isinstance(elsewhere, dict) else {},
     )  # fmt: skip
 
 
-def _slowest(status: Mapping[str, Any]) -> str:
+def _slowest_rank(status: Mapping[str, Any]) -> str:
     """Whose data, and whose device, the others wait for."""
     found = []
     for name, figure, least, sentence in (
@@ -84,7 +85,7 @@ def _slowest(status: Mapping[str, Any]) -> str:
         ("computes_slowest", "times", _SLOWER, "rank {} is {:.3g}x slower than the rest on the same matmul"),
     ):
         one = status.get(name) if status.get("state") == "running" else None
-        rank, number = (_whole(one.get("rank")), _number(one.get(figure))) if isinstance(one, dict) else (None, None)
+        rank, number = (_int(one.get("rank")), _number(one.get(figure))) if isinstance(one, dict) else (None, None)
         if rank is not None and number is not None and number >= least:
             found.append(sentence.format(rank, number))
     return "; ".join(found)
@@ -97,7 +98,7 @@ def _text(value: object) -> str | None:
     return "".join(c if c.isprintable() else " " for c in value[:2000]).strip()
 
 
-def _whole(value: object) -> int | None:
+def _int(value: object) -> int | None:
     return value if type(value) is int and 0 <= value < 10**18 else None
 
 
@@ -114,14 +115,14 @@ def _time(value: object) -> float | None:
 PATIENCE_S = 600.0  #: that whoever waits for a job goes on asking while Slurm refuses: controllers are restarted
 
 
-def queued(kept: KeptLaunch) -> dict[str, Queued]:
+def live_jobs(kept: KeptLaunch) -> dict[str, QueuedJob]:
     """Jobs and tasks of arrays by their numbers.
 
     A job notes before its end which other goes on with its work: so the folder is read once more after each question.
     """
     while True:
         ids = kept.slurm_ids()
-        found = slurm.queued(ids)
+        found = slurm.squeue(ids)
         kept.look_again()
         if kept.slurm_ids() == ids:
             return found
@@ -147,7 +148,7 @@ class JobState:
         return self.state in ("done", "phase done")
 
 
-def queue_of(kept: KeptLaunch) -> tuple[dict[str, Queued], str]:
+def queue_of(kept: KeptLaunch) -> tuple[dict[str, QueuedJob], str]:
     """What Slurm knows of a launch's jobs; where it does not answer, why."""
     ids = kept.slurm_ids()
     if not ids:
@@ -155,12 +156,12 @@ def queue_of(kept: KeptLaunch) -> tuple[dict[str, Queued], str]:
     if not slurm.is_here():
         return {}, "no Slurm on this machine, so this is read from the folder"
     try:
-        return queued(kept), ""
+        return live_jobs(kept), ""
     except UserError as error:
         return {}, f"Slurm does not answer ({error}), so this is read from the folder"
 
 
-def states(kept: KeptLaunch, queue: Mapping[str, Queued]) -> list[JobState]:
+def states(kept: KeptLaunch, queue: Mapping[str, QueuedJob]) -> list[JobState]:
     """Each job, in order."""
     attempts = kept.attempts()
     if kept.is_local:
@@ -175,7 +176,7 @@ def looked_at(kept: KeptLaunch, name: str) -> Progress:
 
 
 def run_states(
-    kept: KeptLaunch, queue: Mapping[str, Queued], attempts: Sequence[Attempt]
+    kept: KeptLaunch, queue: Mapping[str, QueuedJob], attempts: Sequence[Attempt]
 ) -> list[tuple[str, str, Progress]]:
     """Of a sweep, each run: its name, a word on it, and how far it is."""
     (job,) = kept.jobs
@@ -196,7 +197,7 @@ def run_states(
     return found
 
 
-def silent(found: Progress) -> str:
+def silence(found: Progress) -> str:
     """A sentence where a run that says it is running gives no sign of life; else empty."""
     if found.state != "running" or found.silent_s is None or found.silent_s < SILENT_S:
         return ""
@@ -204,7 +205,7 @@ def silent(found: Progress) -> str:
 
 
 def _state(
-    kept: KeptLaunch, job: Mapping[str, Any], queue: Mapping[str, Queued], attempts: Sequence[Attempt]
+    kept: KeptLaunch, job: Mapping[str, Any], queue: Mapping[str, QueuedJob], attempts: Sequence[Attempt]
 ) -> JobState:
     numbers = kept.numbers(job)
     number = "" if not numbers else numbers[0] if job["array"] else numbers[-1]
@@ -212,7 +213,7 @@ def _state(
     mine = [one for one in attempts if one.job.partition("_")[0] in ever]
     found = [one for one in queue.values() if one.array in (numbers if job["array"] else numbers[-1:])]
     live = [one for one in found if one.waits_or_runs]
-    ended, good = _last(mine), {one.job.partition("_")[2] for one in mine if one.kind in GOOD}
+    ended, good = _last_attempt(mine), {one.job.partition("_")[2] for one in mine if one.kind in GOOD}
     # Tasks without a good end, under whatever number they were tried.
     left = tuple(number for number in range(job["array"]) if str(number) not in good)
     if number and job.get("cancelled") == job["slurm"][-1] and not step_done(kept.run_dir, job):
@@ -228,13 +229,13 @@ def _state(
                     live=bool(live), ended=ended, left=left)  # fmt: skip
 
 
-def _last(attempts: Sequence[Attempt]) -> Attempt | None:
+def _last_attempt(attempts: Sequence[Attempt]) -> Attempt | None:
     """Of an array the last that was not well, so that one good task hides none."""
     last = {one.job.partition("_")[2]: one for one in attempts}
     return next((one for one in reversed(last.values()) if one.kind not in GOOD), attempts[-1] if attempts else None)
 
 
-def _waiting(live: Sequence[Queued], ended: Attempt | None) -> tuple[str, str]:
+def _waiting(live: Sequence[QueuedJob], ended: Attempt | None) -> tuple[str, str]:
     first = next((one for one in live if one.state == "RUNNING"), live[0])
     if first.state == "RUNNING":
         return "running", f"on {first.nodes} since {first.begins}, {first.left} left of its time"
@@ -243,14 +244,14 @@ def _waiting(live: Sequence[Queued], ended: Attempt | None) -> tuple[str, str]:
     return "waiting", _reason(first)
 
 
-def _reason(job: Queued) -> str:
+def _reason(job: QueuedJob) -> str:
     words = {"Dependency": "for the job before it", "Priority": "others come first", "Resources": "for free nodes",
              "BeginTime": f"until {job.begins}", "None": "just submitted",
              "DependencyNeverSatisfied": "for ever: the job before it failed"}  # fmt: skip
     return words.get(job.reason, job.reason if job.state == "PENDING" else job.state)
 
 
-def _over(numbers: Sequence[str], ended: Attempt | None, last: Queued | None) -> tuple[str, str]:
+def _over(numbers: Sequence[str], ended: Attempt | None, last: QueuedJob | None) -> tuple[str, str]:
     if not numbers:
         return "not submitted", ""
     if ended is not None and ended.job.partition("_")[0] in numbers:
@@ -265,9 +266,7 @@ def _over(numbers: Sequence[str], ended: Attempt | None, last: Queued | None) ->
 
 def step_done(run_dir: Path, job: Mapping[str, Any]) -> bool:
     """Whether a step of a workflow has left its mark; of a job that is all of a recipe, its attempts tell."""
-    return (
-        bool(job["step"]) and not job["phase"] and not job["array"] and (run_dir / job["step"] / "done.json").is_file()
-    )
+    return bool(job["step"]) and not job["phase"] and not job["array"] and (run_dir / job["step"] / DONE).is_file()
 
 
 def _state_here(kept: KeptLaunch) -> JobState:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from launcher.plan import programs
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.log import plain
+from nemo_vfm.core.log import scrub
 
 _PATIENCE_S = 120.0  # a busy controller answers late
 _ERRORS = re.compile(r"^\w+: (?:fatal: |error: )?", re.MULTILINE)
@@ -28,7 +28,7 @@ _GPU = re.compile(r"gpu:(?:(?P<kind>[^:(,]+):)?(?P<count>\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Queued:
+class QueuedJob:
     """A job that Slurm knows, in the order of `_FIELDS`."""
 
     id: str  #: its number, of an array's task such as `12_3`
@@ -85,19 +85,19 @@ def submit(script: Path, workdir: Path, *, after: Sequence[str] = (), words: Seq
     number = output.strip().splitlines()[-1].partition(";")[0] if output.strip() else ""
     if not number.isdigit():
         raise UserError(
-            f"sbatch accepted {script} but returned no job id:  {plain(output.strip())!r}; find it with squeue --me"
+            f"sbatch accepted {script} but returned no job id:  {scrub(output.strip())!r}; find it with squeue --me"
         )
     return number
 
 
-def queued(ids: Sequence[str]) -> dict[str, Queued]:
+def squeue(ids: Sequence[str]) -> dict[str, QueuedJob]:
     """What Slurm still knows of these jobs and of each task of arrays, by the numbers that sbatch gave."""
     if not ids:
         return {}
     form = "|".join(_FIELDS)
     output = _output_of("squeue", "--me", "--states=all", "--array", "--noheader", f"--format={form}")
     last = len(_FIELDS) - 1
-    found = [Queued(*line.strip().split("|", last)) for line in output.splitlines() if line.count("|") >= last]
+    found = [QueuedJob(*line.strip().split("|", last)) for line in output.splitlines() if line.count("|") >= last]
     return {job.id: job for job in found if job.array in ids or job.id in ids}
 
 
@@ -165,7 +165,7 @@ def _output_of(program: str, *words: str, cwd: Path | None = None, with_errors: 
                         "squeue --me before you submit again") from error  # fmt: skip
     if done.returncode:
         errors = (line.strip() for line in _ERRORS.sub("", done.stderr).splitlines())
-        why = plain("; ".join(filter(None, errors))) or f"exit status {done.returncode}"
+        why = scrub("; ".join(filter(None, errors))) or f"exit status {done.returncode}"
         raise UserError(f"{program} refused: {why}")
     return done.stdout + (done.stderr if with_errors else "")
 

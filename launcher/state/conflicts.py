@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from launcher.plan.launch import Launch
 from launcher.slurm import slurm
-from launcher.slurm.job_status import queued
-from launcher.state.launch_folder import KeptLaunch, existing
+from launcher.slurm.job_status import live_jobs
+from launcher.state.launch_folder import KeptLaunch, read_existing
 from nemo_vfm.config import read_values
 from nemo_vfm.config.difference import differences, is_allowed, is_harmless, made_nothing
 from nemo_vfm.core.types.job import LAUNCH, LOCK, MANIFEST, PARTS, RECIPE
@@ -33,7 +33,7 @@ def objections(launch: Launch) -> list[str]:
             keys = " ".join(f"--allow {key}" for key in list(found)[:_SHOWN])
             said.append(f"{folder} holds a run of a different recipe ({shown}{more}); choose another folder with "
                         f"run_dir=..., or resume anyway with {keys}")  # fmt: skip
-    return [*said, *(still_there(kept) if (kept := existing(launch.run_dir)) else ())]
+    return [*said, *(still_there(kept) if (kept := read_existing(launch.run_dir)) else ())]
 
 
 def still_there(kept: KeptLaunch) -> Iterator[str]:
@@ -41,7 +41,7 @@ def still_there(kept: KeptLaunch) -> Iterator[str]:
     if not kept.slurm_ids() or not slurm.is_here():
         return
     names = {number: job["name"] for job in kept.jobs for number in kept.numbers(job)}
-    live = [f"{one.id} ({names.get(one.array, one.name)}) is {one.state}" for one in queued(kept).values()
+    live = [f"{one.id} ({names.get(one.array, one.name)}) is {one.state}" for one in live_jobs(kept).values()
             if one.waits_or_runs]  # fmt: skip
     if live:
         more = f" and {len(live) - _SHOWN} more are queued or running" if len(live) > _SHOWN else ""

@@ -25,7 +25,7 @@ _VARIABLES = {"LC_ALL": "C", "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": 
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TreeEntry:
     """What a commit holds at a path: its mode, such as 100644, and the id of its content."""
 
     mode: str
@@ -79,11 +79,11 @@ def head(root: Path) -> str | None:
     return done.stdout.decode().strip() if done.returncode == 0 else None
 
 
-def entries(root: Path) -> Mapping[str, Entry]:
+def entries(root: Path) -> Mapping[str, TreeEntry]:
     """What the last commit holds, by path; nothing where git cannot read it. A repository inside has mode 160000."""
     done = _git(root, "ls-tree", "-r", "-z", "--full-tree", "HEAD")
     lines = [os.fsdecode(line).partition("\t") for line in done.stdout.split(b"\0") if line]
-    return {path: Entry(words.split()[0], words.split()[2]) for words, _, path in lines} if not done.returncode else {}
+    return {} if done.returncode else {path: TreeEntry(words.split()[0], words.split()[2]) for words, _, path in lines}
 
 
 def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:

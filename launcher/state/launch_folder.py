@@ -82,14 +82,14 @@ class KeptLaunch:
         """Read which jobs have been submitted by jobs since."""
         self._successors = successors(self._lines(RESUBMITTED))
 
-    def submitted(self, name: str, slurm_id: str) -> None:
+    def record_submission(self, name: str, slurm_id: str) -> None:
         """Note a number, at once: a job that nobody knows of cannot be cancelled."""
         for job in self.jobs:
             if job["name"] == name:
                 job["slurm"].append(slurm_id)
         self.save()
 
-    def cancelled(self, slurm_ids: Set[str]) -> None:
+    def record_cancellation(self, slurm_ids: Set[str]) -> None:
         """Note numbers that the user took back: Slurm forgets why a job ended."""
         for job in self.jobs:
             if not slurm_ids.isdisjoint(self.numbers(job)):
@@ -145,7 +145,7 @@ def read(path: Path) -> KeptLaunch:
         raise UserError(f"{run_dir / LAUNCH / _FILE} cannot be read: {error}") from error
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         raise UserError(f"{run_dir / LAUNCH / _FILE} was written by another version of the launcher; use that version")
-    if wrong := next(_wrong(values, _WHOLE, ""), None):  # the first value that no launcher writes, by its address
+    if wrong := next(_wrong_keys(values, _WHOLE, ""), None):  # the first value that no launcher writes, by its address
         raise UserError(f"{run_dir / LAUNCH / _FILE} is not what a launcher writes: look at {wrong}, or submit the "
                         f"recipe again in another folder")  # fmt: skip
     return KeptLaunch(run_dir, values)
@@ -182,13 +182,13 @@ def _plain_file(file: Path) -> Path:
     return file
 
 
-def existing(run_dir: Path) -> KeptLaunch | None:
+def read_existing(run_dir: Path) -> KeptLaunch | None:
     """The launch that a folder holds already, if any."""
     return read(run_dir) if (run_dir / LAUNCH / _FILE).is_file() else None
 
 
 @contextmanager
-def held(run_dir: Path) -> Iterator[None]:
+def submission_lock(run_dir: Path) -> Iterator[None]:
     """Be the only one who submits in this folder while the block runs."""
     folder = run_dir / LAUNCH
     try:
@@ -210,7 +210,7 @@ def held(run_dir: Path) -> Iterator[None]:
 
 def write(launch: Launch, scripts: Mapping[str, str]) -> KeptLaunch:
     """Put a launch into its folder, with the text of each share's script by the share's name."""
-    folder, before = launch.folder, existing(launch.run_dir)
+    folder, before = launch.folder, read_existing(launch.run_dir)
     for recipe, text in launch.recipes().items():
         recipe.parent.mkdir(parents=True, exist_ok=True)
         write_text(recipe, f"# {launch.title or launch.name_of_recipe}\n{text}")
@@ -342,11 +342,11 @@ _WHOLE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _wrong(values: Any, checks: Mapping[str, Any], where: str) -> Iterator[str]:
+def _wrong_keys(values: Any, checks: Mapping[str, Any], where: str) -> Iterator[str]:
     for name, check in checks.items():
         value = values.get(name) if isinstance(values, dict) else None
         if isinstance(check, dict):
-            yield from _wrong(value, check, f"{where}{name}.")
+            yield from _wrong_keys(value, check, f"{where}{name}.")
         elif not check(value):
             yield f"{where}{name}"
     if checks is _WHOLE:
@@ -356,7 +356,7 @@ def _wrong(values: Any, checks: Mapping[str, Any], where: str) -> Iterator[str]:
 def _wrong_in_parts(values: Mapping[str, Any]) -> Iterator[str]:
     """Lists, and what an older launcher did not write."""
     for number, job in enumerate(values["jobs"] if isinstance(values.get("jobs"), list) else ()):
-        yield from _wrong(job, _JOB, f"jobs.{number}.")
+        yield from _wrong_keys(job, _JOB, f"jobs.{number}.")
         for name in ("sha256", "cancelled"):
             if isinstance(job, dict) and not _is_text(job.get(name, "")):
                 yield f"jobs.{number}.{name}"

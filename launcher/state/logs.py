@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TextIO
 
 from launcher.slurm import slurm
-from launcher.slurm.job_status import PATIENCE_S, queued
+from launcher.slurm.job_status import PATIENCE_S, live_jobs
 from launcher.state.launch_folder import KeptLaunch
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.log import plain
+from nemo_vfm.core.log import scrub
 
 _SHOW_S = 0.1
 _PIECE_BYTES = 1 << 20
@@ -30,7 +30,7 @@ _MAX_BYTES = 4 << 20
 def log_files(kept: KeptLaunch, name: str | None = None) -> list[Path]:
     """The logs of the latest numbers of its jobs, in order; those of an array's tasks follow one another."""
     if kept.is_local:
-        return latest(kept.folder)
+        return latest_logs(kept.folder)
     found: list[Path] = []
     for job in kept.jobs:
         for number in kept.numbers(job) if name in (None, job["name"]) else ():
@@ -80,7 +80,7 @@ class Tail:
             return False
         self._asked = time.monotonic()
         try:
-            found = queued(self._kept)
+            found = live_jobs(self._kept)
         except UserError:
             if slurm.is_here() and self._asked - self._answered < PATIENCE_S:
                 return False
@@ -95,7 +95,7 @@ class Tail:
             sys.stdout.write(f"==> {file.name if self._kept.is_local else file.stem} <==\n")
         self._last = file
         # Bars of progress go back to the beginning of their line; shown here, each state is a line.
-        sys.stdout.write(plain(text.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")))
+        sys.stdout.write(scrub(text.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")))
         sys.stdout.flush()
 
 
@@ -118,14 +118,14 @@ class LocalLog:
     """The next files of a launch, in its folder; what is in them when the block ends has been shown."""
 
     def __init__(self, folder: Path) -> None:
-        number = max(_numbered(folder), default=0) + 1
+        number = max(_local_logs(folder), default=0) + 1
         out = folder / "logs" / f"local-{number}.out"
         err = out.with_suffix(".err")
-        self.out, self.err = _opened(out), _opened(err)
+        self.out, self.err = _create(out), _create(err)
         with suppress(OSError):  # some file systems have no locks
             # The run inherits it, so it holds until the last of them has ended; who follows may hold it for a moment.
             fcntl.flock(self.out, fcntl.LOCK_EX)
-        self._shown = [_Shown(out, sys.stdout), _Shown(err, sys.stderr)]
+        self._shown = [_LogTail(out, sys.stdout), _LogTail(err, sys.stderr)]
 
     def __enter__(self) -> "LocalLog":
         return self
@@ -147,16 +147,16 @@ class LocalLog:
             one.close()
 
 
-def latest(folder: Path) -> list[Path]:
+def latest_logs(folder: Path) -> list[Path]:
     """What the last launch here wrote, standard error after standard output; nothing where it wrote nothing."""
-    found = _numbered(folder)
+    found = _local_logs(folder)
     both = [found[max(found)], found[max(found)].with_suffix(".err")] if found else []
     return [file for file in both if file.is_file()]  # the second comes a moment after the first
 
 
 def is_over(folder: Path) -> bool:
     """Whether nobody writes the latest any more: who does holds its lock."""
-    for file in latest(folder)[:1]:
+    for file in latest_logs(folder)[:1]:
         with file.open("rb") as opened:
             try:
                 fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -167,7 +167,7 @@ def is_over(folder: Path) -> bool:
     return True
 
 
-class _Shown:
+class _LogTail:
     """How much of a growing file has been said here."""
 
     def __init__(self, file: Path, to: TextIO) -> None:
@@ -188,10 +188,10 @@ class _Shown:
         self._file.close()
 
 
-def _opened(path: Path) -> int:
+def _create(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
 
 
-def _numbered(folder: Path) -> dict[int, Path]:
+def _local_logs(folder: Path) -> dict[int, Path]:
     files = {file.stem.removeprefix("local-"): file for file in (folder / "logs").glob("local-*.out")}
     return {int(number): file for number, file in files.items() if number.isdecimal()}

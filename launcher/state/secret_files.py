@@ -9,7 +9,7 @@ from nemo_vfm.core.errors import UserError
 
 def value(name: str, file: Path) -> str:
     """The secret: the first line of its file."""
-    if why := _wrong(file):
+    if why := _objection(file):
         raise UserError(f"cluster.secrets.{name}: {why}")
     return file.read_text(encoding="utf-8").partition("\n")[0]
 
@@ -17,11 +17,11 @@ def value(name: str, file: Path) -> str:
 def objections(secrets: Mapping[str, Path]) -> Iterator[str]:
     """A sentence for each file that no job should take a secret from."""
     for name, file in secrets.items():
-        if why := _wrong(file):
+        if why := _objection(file):
             yield f"cluster.secrets.{name}: {why}"
 
 
-def _wrong(file: Path) -> str:
+def _objection(file: Path) -> str:
     if not file.is_absolute():
         return f"{file} is not an absolute path, but the job starts in another folder"
     try:

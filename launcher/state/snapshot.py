@@ -24,15 +24,16 @@ from launcher.state import git
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.key_shapes import shape, token
 from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.types.job import LAUNCH, MANIFEST, RECIPE
 
 MAX_BYTES = 64 << 20
 MAX_FILES = 50_000
 _NAMED = 5  # of the largest files
-_RUN = ({"launch/launch.json"}, {"recipe.yaml", "manifest.json"})  # what tells a run folder
+_RUN = ({f"{LAUNCH}/launch.json"}, {RECIPE, MANIFEST})  # what tells a run folder
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class TreeFile:
     """One file of the tree."""
 
     content: bytes  #: its bytes; of a link, where it points to
@@ -50,7 +51,7 @@ class Code:
 
     root: Path | None  #: where it lies; None where nothing is taken
     commit: str | None  #: the last one, with `+changes` where files differ from it; None without git
-    files: Mapping[str, Kept]  #: by their path below the root, in order of names
+    files: Mapping[str, TreeFile]  #: by their path below the root, in order of names
     why: str  #: what was done, and if nothing was taken why
     untracked: tuple[str, ...] = ()  #: of these files, those that git does not track
     left: Mapping[str, str] = field(default_factory=dict)  #: what stays behind since it holds keys: path -> what it is
@@ -94,7 +95,7 @@ def take(folder: Path, leave_out: Sequence[Path] = ()) -> Code:
     root = git.root_of(folder)
     if root is None:
         return nothing(f"{folder} is not in a git repository, so no code is copied: the installed packages run")
-    listed = {path: known for path, known in _listed(root).items()
+    listed = {path: known for path, known in _list_files(root).items()
               if not any((root / path).is_relative_to(other) for other in leave_out)}  # fmt: skip
     _require_small(root, list(listed))
     whole = Code(root, None, {path: _read(root, path) for path in sorted(listed)}, "")
@@ -168,7 +169,7 @@ def read_listing(text: str) -> dict[str, str]:
     return {path: digest for digest, _, path in (line.partition("  ") for line in text.splitlines())}
 
 
-def _listed(root: Path, prefix: str = "") -> dict[str, bool]:
+def _list_files(root: Path, prefix: str = "") -> dict[str, bool]:
     """What git tracks (True) and what it does not ignore (False); a repository inside this one is listed by itself."""
     found: dict[str, bool] = {}
     fresh = []
@@ -184,13 +185,13 @@ def _listed(root: Path, prefix: str = "") -> dict[str, bool]:
         if any(one.is_symlink() for one in inside.parents if one != root and one.is_relative_to(root)):
             continue
         if inside.is_dir() and not inside.is_symlink():
-            found |= _listed(inside, f"{prefix}{path.rstrip('/')}/") if (inside / ".git").exists() else {}
+            found |= _list_files(inside, f"{prefix}{path.rstrip('/')}/") if (inside / ".git").exists() else {}
         elif os.path.lexists(inside):  # a tracked file may have been deleted
             found[f"{prefix}{path}"] = tracked
     return found
 
 
-def _differs(root: Path, files: Mapping[str, Kept], left: Mapping[str, str]) -> bool:
+def _differs(root: Path, files: Mapping[str, TreeFile], left: Mapping[str, str]) -> bool:
     """What stays behind is not compared, nor what lies in repositories inside."""
     then = {path: entry for path, entry in git.entries(root).items() if entry.mode != "160000"}
     tracked = set(git.names(root, "--cached"))
@@ -215,7 +216,7 @@ def _require_small(root: Path, paths: Sequence[str]) -> None:
         )
 
 
-def _read(root: Path, path: str) -> Kept:
+def _read(root: Path, path: str) -> TreeFile:
     file = root / path
     try:
         if file.is_symlink():
@@ -228,7 +229,7 @@ def _read(root: Path, path: str) -> Kept:
                     f"{path} is a link to {to}, outside the working tree. List it in .gitignore if it is not code, "
                     f"point it inside the tree by a relative path, or copy no code: --no-code"
                 )
-            return Kept(os.fsencode(to), 0)
+            return TreeFile(os.fsencode(to), 0)
         # A file that is none, such as a FIFO, would be read for ever; a link put there meanwhile is not followed.
         with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
             mode = os.fstat(opened.fileno()).st_mode
@@ -237,13 +238,13 @@ def _read(root: Path, path: str) -> Kept:
             raise UserError(f"{file} cannot be copied: it is not a regular file. Remove it, or copy no code: --no-code")
         if len(content) > MAX_BYTES:
             raise UserError(f"{file} is still growing, beyond {MAX_BYTES / 1e6:.0f} MB; list it in .gitignore")
-        return Kept(content, stat.S_IMODE(mode) & 0o777 | 0o400)
+        return TreeFile(content, stat.S_IMODE(mode) & 0o777 | 0o400)
     except OSError as error:
         raise UserError(f"{file} cannot be copied: {error.strerror}; list it in .gitignore if it is not code") \
             from error  # fmt: skip
 
 
-def put(path: Path, one: Kept) -> None:
+def put(path: Path, one: TreeFile) -> None:
     """Write a file where none is."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not one.mode:

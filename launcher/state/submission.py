@@ -12,14 +12,14 @@ from launcher.plan.preflight import Finding, preflight
 from launcher.render.script import script
 from launcher.request.cluster import Local
 from launcher.slurm import slurm
-from launcher.slurm.job_status import queued
-from launcher.slurm.slurm import Queued
+from launcher.slurm.job_status import live_jobs
+from launcher.slurm.slurm import QueuedJob
 from launcher.state.conflicts import objections
-from launcher.state.launch_folder import KeptLaunch, held, write
+from launcher.state.launch_folder import KeptLaunch, submission_lock, write
 from nemo_vfm.core.errors import UserError
 
 
-def checked(launch: Launch, *, dry_run: bool = False) -> tuple[dict[str, str], Sequence[Finding]]:
+def check_launch(launch: Launch, *, dry_run: bool = False) -> tuple[dict[str, str], Sequence[Finding]]:
     """The text of each job's script by its share's name, and what the preflight found."""
     try:
         texts = {} if isinstance(launch.where, Local) else {
@@ -40,22 +40,22 @@ def carry_out(launch: Launch, scripts: Mapping[str, str]) -> int:
 
 def submit(launch: Launch, scripts: Mapping[str, str]) -> None:
     """Write the folder and put every job into the queue."""
-    with held(launch.run_dir):
+    with submission_lock(launch.run_dir):
         if found := objections(launch):  # again, now that nobody else submits here
             raise UserError("; ".join(found))
         kept = write(launch, scripts)
         enqueue(kept, kept.jobs)
 
 
-def cancel(kept: KeptLaunch) -> list[Queued]:
+def cancel(kept: KeptLaunch) -> list[QueuedJob]:
     """End the jobs of a launch that wait or run, and note it; which they were."""
-    live: dict[str, Queued] = {}
-    while more := {number: job for number, job in queued(kept).items() if job.waits_or_runs and number not in live}:
+    live: dict[str, QueuedJob] = {}
+    while more := {number: job for number, job in live_jobs(kept).items() if job.waits_or_runs and number not in live}:
         slurm.cancel([*reversed(more)])  # the last first: none begins because the one before has ended
         live |= more  # and once more: a job may have submitted another before it was cancelled
     if live:
-        with held(kept.run_dir):
-            kept.cancelled({job.array for job in live.values()})
+        with submission_lock(kept.run_dir):
+            kept.record_cancellation({job.array for job in live.values()})
     return [*live.values()]
 
 
@@ -82,7 +82,7 @@ def enqueue(
             except UserError as refused:
                 raise UserError(f"{refused}; cancel them by hand: scancel {' '.join(numbers.values())}") from refused
             raise UserError(f"{error}. Nothing of {kept.run_dir} is in the queue") from error
-        kept.submitted(job["name"], numbers[job["name"]])
+        kept.record_submission(job["name"], numbers[job["name"]])
 
 
 def tell(kept: KeptLaunch, names: Collection[str] | None = None) -> None:

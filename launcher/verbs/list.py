@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     from launcher.columns import names_first, say
     from launcher.state.launch_folder import read
     from nemo_vfm.core.errors import UserError
-    from nemo_vfm.core.log import plain
+    from nemo_vfm.core.log import scrub
 
     roots = arguments.folders or [Path("runs")]
     for root in roots:
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             found.append(read(folder))
         except UserError as error:  # the others can still be listed
-            sys.stderr.write(f"{plain(str(error))}\n")
+            sys.stderr.write(f"{scrub(str(error))}\n")
     if not found:
         say(f"no launches in {', '.join(map(str, roots))}")
         return 0

@@ -30,11 +30,11 @@ def run(arguments: argparse.Namespace) -> int:
     """As `submit`."""
     from launcher.plan.rerun import again
     from launcher.state.launch_folder import read
-    from launcher.verbs.submit import launched
+    from launcher.verbs.submit import run_launch
 
     require_dry_run(arguments)
     to = Path(arguments.to.removeprefix("run_dir="))
-    return launched(
+    return run_launch(
         again(read(arguments.run), to, arguments.trust, arguments.allow_host, arguments.typed),
         dry_run=arguments.dry_run,
         with_script=arguments.print_script,

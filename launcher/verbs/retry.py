@@ -15,9 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0 also where everything is done."""
     from launcher.columns import say
-    from launcher.slurm.job_status import queued, states
+    from launcher.slurm.job_status import live_jobs, states
     from launcher.state.conflicts import still_there
-    from launcher.state.launch_folder import held, read, require_own, require_unchanged
+    from launcher.state.launch_folder import read, require_own, require_unchanged, submission_lock
     from launcher.state.submission import enqueue, tell
     from nemo_vfm.core.errors import UserError
 
@@ -25,10 +25,10 @@ def run(arguments: argparse.Namespace) -> int:
     if kept.is_local:
         raise UserError(f"{kept.run_dir} ran without a queue; repeat the submit command to resume")
     require_own(kept)
-    with held(kept.run_dir):
+    with submission_lock(kept.run_dir):
         if there := list(still_there(kept)):
             raise UserError("; ".join(there))
-        found = states(kept, queued(kept))
+        found = states(kept, live_jobs(kept))
         left = [job for job, one in zip(kept.jobs, found, strict=True) if not one.done]
         if not left:
             say(f"{kept.run_dir} is complete")

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """The exit status of the shell."""
-    from launcher.plan.launch import prepared
+    from launcher.plan.launch import prepare
     from launcher.render.script import shell_script
     from launcher.request.request import parse_request
     from launcher.slurm import slurm
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     if wanted.sweep or wanted.parts or wanted.profile:
         raise UserError("a shell is for one run, which you start yourself; leave out --sweep, --parts and --profile")
     try:
-        text = shell_script(_job(prepared(wanted), arguments.job))
+        text = shell_script(_job(prepare(wanted), arguments.job))
     except ValueError as error:
         raise UserError(str(error)) from error
     if arguments.dry_run:

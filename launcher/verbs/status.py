@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _say_progress(found: "Progress") -> None:
-    from launcher.slurm.job_status import silent
+    from launcher.slurm.job_status import silence
 
     if found.step is not None:
         of = f" of {found.total_steps:,}" if found.total_steps else ""
@@ -80,7 +80,7 @@ def _say_progress(found: "Progress") -> None:
         say("  " + ", ".join([*([f"loss {found.loss:.4g}"] if found.loss is not None else []), *rates]))
     if found.checkpoint is not None and found.checkpoint_age_s is not None:
         say(f"  last checkpoint: step {found.checkpoint:,}, {span(found.checkpoint_age_s)} ago")
-    for text in (found.slowest, silent(found), *(f"rank {rank} {doing}" for rank, doing in found.elsewhere.items())):
+    for text in (found.slowest, silence(found), *(f"rank {rank} {doing}" for rank, doing in found.elsewhere.items())):
         if text:
             say(f"  {text}")
 

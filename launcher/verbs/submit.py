@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, redirect_stdout
 from typing import TYPE_CHECKING
 
-from launcher.columns import counted, names_first, say
+from launcher.columns import names_first, pluralise, say
 from launcher.remote.words import add_arguments as add_ssh
 from launcher.request.request import add_arguments as add_asked
 from nemo_vfm.core.program import narrow_lines
@@ -46,7 +46,7 @@ def add_dry_run(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 where it was submitted, or shown; 2 where it cannot be."""
-    from launcher.plan.launch import prepared
+    from launcher.plan.launch import prepare
     from launcher.remote.words import host
     from launcher.request.request import parse_request
 
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         from launcher.remote.send import submit_there
 
         return submit_there(arguments)
-    return launched(prepared(parse_request(arguments)), dry_run=arguments.dry_run, with_script=arguments.print_script)
+    return run_launch(prepare(parse_request(arguments)), dry_run=arguments.dry_run, with_script=arguments.print_script)
 
 
 def require_dry_run(arguments: argparse.Namespace) -> None:
@@ -66,19 +66,19 @@ def require_dry_run(arguments: argparse.Namespace) -> None:
         raise UserError("--print-script needs --dry-run; add it, or look at launch/*.sh in the run folder afterwards")
 
 
-def launched(launch: "Launch", *, dry_run: bool, with_script: bool = False) -> int:
+def run_launch(launch: "Launch", *, dry_run: bool, with_script: bool = False) -> int:
     """Look at a launch, say what was found, and submit it where nothing is wrong."""
     from launcher.request.cluster import Local
     from launcher.state.launch_folder import read
-    from launcher.state.submission import carry_out, checked, tell
+    from launcher.state.submission import carry_out, check_launch, tell
 
-    texts, found = checked(launch, dry_run=dry_run)
+    texts, found = check_launch(launch, dry_run=dry_run)
     with nullcontext() if dry_run and not with_script else redirect_stdout(sys.stderr):
         _summarize(launch, found)
         if dry_run:
             wrong = sum(one.wrong for one in found)
             say()
-            say(f"nothing was written; {counted(wrong, 'PROBLEM')} would prevent its submission"
+            say(f"nothing was written; {pluralise(wrong, 'PROBLEM')} would prevent its submission"
                 if wrong else "nothing was written; no PROBLEM was found")  # fmt: skip
     if dry_run:
         if not with_script:
@@ -105,7 +105,7 @@ def _summarize(launch: "Launch", found: "Sequence[Finding]") -> None:
     from launcher.request.cluster import Slurm
 
     width = shutil.get_terminal_size((_UNFOLDED, 40)).columns
-    jobs = f"{counted(len(launch.shares), 'job')}, " if launch.shares else ""
+    jobs = f"{pluralise(len(launch.shares), 'job')}, " if launch.shares else ""
     say(f"{launch.name_of_recipe} on {launch.request.cluster}: {jobs}run folder {launch.run_dir}")
     say()
     if isinstance(launch.where, Slurm) and launch.shares:
@@ -114,7 +114,7 @@ def _summarize(launch: "Launch", found: "Sequence[Finding]") -> None:
     about = max(len(one.about) for one in found)
     for one in found:
         mark = "PROBLEM" if one.wrong else "       "
-        first, *rest = _folded(one.text, width - about - 10)
+        first, *rest = _fold(one.text, width - about - 10)
         say(f"{mark} {one.about:<{about}}  {first}")
         for line in rest:
             say(f"{' ' * (about + 10)}{line}")
@@ -131,7 +131,7 @@ def _sizes(launch: "Launch", where: "Slurm") -> Iterator[tuple[str, ...]]:
         yield (name, f"{share.nodes}", f"{share.tasks_per_node}", cores, gpus, memory, f"{where.time}")
 
 
-def _folded(text: str, width: int) -> Iterator[str]:
+def _fold(text: str, width: int) -> Iterator[str]:
     """Lines of at most so many letters; what is indented, as a place in a file is, is folded at its caret alone."""
     for line in narrow_lines(text.splitlines() or [""], max(width, 20)):
         if len(line) <= width or line.startswith(" "):

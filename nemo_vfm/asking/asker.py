@@ -39,7 +39,7 @@ class Lane:
         """Keep it until it is due."""
         heapq.heappush(self.later, (asked.due_s, next(_numbers), asked))
 
-    def sendable(self, now_s: float) -> PendingQuestion | None:
+    def pop_sendable(self, now_s: float) -> PendingQuestion | None:
         """Take what may be sent now; None where there is nothing, or no place."""
         if self.limit.wait_s(now_s) > 0:
             return None
@@ -218,7 +218,7 @@ class Dispatch:
                     lane.fresh.append(PendingQuestion(question, key))
             sent = False
             for lane in self._lanes.values():
-                while not self._needs_budget and (asked := lane.sendable(time.monotonic())):
+                while not self._needs_budget and (asked := lane.pop_sendable(time.monotonic())):
                     sent = self._send(lane, asked) or sent
                     if self._ahead == 1:
                         break  # a source may have the next question only after this one

@@ -59,7 +59,7 @@ class Attempts:
         except EndpointBusy as error:
             self._limit.was_reached |= not isinstance(error, EndpointUnreachable)
             now_s, is_known = time.monotonic(), self._limit.was_reached
-            wait_s = self._limit.refused(ticket, now_s, error.retry_after_s if is_known else _UNREACHED_WAIT_S)
+            wait_s = self._limit.record_refusal(ticket, now_s, error.retry_after_s if is_known else _UNREACHED_WAIT_S)
             asked.due_s = now_s + wait_s
             self._budget.release(asked.cost)
             refused_s = self._limit.refused_for_s(now_s)
@@ -79,7 +79,7 @@ class Attempts:
             return self._over(asked, ticket, error)
         if said.ending != "blocked" and not said.text.strip():
             return self._fault(asked, ticket, EndpointFault("the model returned nothing"))
-        self._limit.answered(ticket, time.monotonic())
+        self._limit.record_answer(ticket, time.monotonic())
         progress.set_wait_reason("")
         self._budget.settle(asked.cost, self._price.cost(said.tokens_in, said.tokens_out))
         if said.ending == "blocked":
@@ -94,7 +94,7 @@ class Attempts:
 
     def _fault(self, asked: PendingQuestion, ticket: Ticket, error: EndpointFault) -> Outcome:
         timed_out = isinstance(error, EndpointTimeout)
-        self._limit.timed_out(ticket) if timed_out else self._limit.failed(ticket)
+        self._limit.timed_out(ticket) if timed_out else self._limit.record_failure(ticket)
         # A time-out may well have been paid for: nobody says so.
         self._budget.settle(asked.cost, TokenCost()) if timed_out else self._budget.release(asked.cost)
         asked.faults += 1
@@ -107,7 +107,7 @@ class Attempts:
         return Retry()
 
     def _over(self, asked: PendingQuestion, ticket: Ticket, error: BaseException) -> Outcome:
-        self._limit.failed(ticket)
+        self._limit.record_failure(ticket)
         self._budget.release(asked.cost)
         if isinstance(error, UserError) or not isinstance(error, NemoVfmError):
             return error

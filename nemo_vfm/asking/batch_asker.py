@@ -12,7 +12,7 @@ from nemo_vfm.asking.journal import Journal, find_answer, without_secrets
 from nemo_vfm.asking.question import Failure, Question, Reply, answer_key
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.log import warn
-from nemo_vfm.core.network.chat import Chat, Said, said_in
+from nemo_vfm.core.network.chat import Chat, ChatAnswer, said_in
 from nemo_vfm.core.network.endpoint import EndpointError
 from nemo_vfm.core.network.http_connection import one_line
 from nemo_vfm.core.storage.files import open_regular, write_bytes
@@ -21,7 +21,7 @@ from nemo_vfm.core.types.json_value import Json
 _LONGEST_KEY = 64  # of a custom_id
 
 
-def results(folder: Path) -> Iterator[tuple[str, Said | str]]:
+def results(folder: Path) -> Iterator[tuple[str, ChatAnswer | str]]:
     """(key, answer or why there is none) of every line in the files of results in a folder, whatever their names."""
     for file in sorted(folder.glob("*.jsonl")):
         unreadable = 0
@@ -60,7 +60,7 @@ def _entries(file: Path) -> Iterator[tuple[str, Json]]:
                     yield "", None
 
 
-def _result(entry: Json) -> Said | str:
+def _result(entry: Json) -> ChatAnswer | str:
     match entry:
         case {"response": {"status_code": 200, "body": body}}:
             try:

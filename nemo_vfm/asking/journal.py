@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn
-from nemo_vfm.core.network.chat import Said
+from nemo_vfm.core.network.chat import ChatAnswer
 from nemo_vfm.core.network.thought import split_thought
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.write_path import WritePath, require_own
@@ -191,13 +191,13 @@ def _descriptor(path: Path, flags: int, instead: str = "another file") -> Iterat
         os.close(descriptor)
 
 
-def without_secrets(said: Said) -> Said:
+def without_secrets(said: ChatAnswer) -> ChatAnswer:
     """An answer without secrets, which a model may repeat."""
     return replace(said, text=conceal(said.text), model=conceal(said.model), revision=conceal(said.revision),
                    thought=conceal(said.thought))  # fmt: skip
 
 
-def find_answer(journal: OpenJournal, key: str) -> Said | None:
+def find_answer(journal: OpenJournal, key: str) -> ChatAnswer | None:
     """What was said under this key; None where nothing was, or nothing that is an answer."""
     entry: Json = journal.get(key)
     match entry:
@@ -207,5 +207,5 @@ def find_answer(journal: OpenJournal, key: str) -> Said | None:
             # Journals of before 2026-12 have thoughts in the text.
             thought, text = (str(entry["thought"]), text) if "thought" in entry else split_thought(text)
             if text.strip():
-                return Said(text, ending, model, revision, tokens_in, tokens_out, seconds, thought)
+                return ChatAnswer(text, ending, model, revision, tokens_in, tokens_out, seconds, thought)
     return None

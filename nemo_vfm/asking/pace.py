@@ -162,7 +162,7 @@ class ConcurrencyLimit:
             self.in_flight += 1
             return Ticket(now_s, self.in_flight >= self.limit)
 
-    def answered(self, ticket: Ticket, now_s: float) -> None:
+    def record_answer(self, ticket: Ticket, now_s: float) -> None:
         """Count an answer."""
         with self._lock:
             self._release()
@@ -183,7 +183,7 @@ class ConcurrencyLimit:
                 self._ceiling = None
                 self._probe.restart(self._accepted)
 
-    def failed(self, ticket: Ticket) -> None:
+    def record_failure(self, ticket: Ticket) -> None:
         """Count a request that was taken and failed, as by a 500: it says nothing of the limit."""
         with self._lock:
             self._release()
@@ -198,7 +198,7 @@ class ConcurrencyLimit:
                 self._accepted = max(min(self.limit, _FEWEST_AFTER_TIME_OUTS), self.limit // 2)
                 self._probe.restart(self._accepted)
 
-    def refused(self, ticket: Ticket, now_s: float, retry_after_s: float | None) -> float:
+    def record_refusal(self, ticket: Ticket, now_s: float, retry_after_s: float | None) -> float:
         """Count a refusal, and return in how many seconds the same request may be sent again.
 
         The limit becomes the number that the service did take, but at least half of what it was. The first refusals

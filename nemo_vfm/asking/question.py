@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from nemo_vfm.core.network.chat import Said
+from nemo_vfm.core.network.chat import ChatAnswer
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
 
@@ -19,7 +19,7 @@ class ChatModel(Protocol):
         """Raise UserError where nothing could be asked."""
         ...
 
-    def say(self, messages: Messages) -> Said:
+    def say(self, messages: Messages) -> ChatAnswer:
         """One attempt at an answer; threads call it at the same time.
 
         Raises:
@@ -91,7 +91,7 @@ class Reply:
     """A question's answer."""
 
     question: Question  #: as it was asked
-    said: Said  #: what the model said; `truncated` is an answer, too
+    said: ChatAnswer  #: what the model said; `truncated` is an answer, too
     key: str  #: what it is kept under
     recalled: bool = False  #: whether it was answered before, and nobody was asked now
 

@@ -11,7 +11,7 @@ from os.path import relpath
 from pathlib import Path
 from typing import Literal
 
-from nemo_vfm.config import Mark, Roots, Source, compose
+from nemo_vfm.config import Mark, Roots, SourceText, compose
 from nemo_vfm.config.emit import with_places
 from nemo_vfm.config.recipe_errors import shown_path
 from nemo_vfm.config.roots import recipe_name, shipped_folder
@@ -60,7 +60,7 @@ def copied_text(file: Path, dest: Path, roots: Roots) -> str:
         name = str(node.value).removeprefix(_INCLUDE)
         wanted = roots.recipe(name, node.mark, file.parent)
         try:
-            is_same = roots.recipe(name, Mark(Source(str(dest), ())), dest.parent).resolve() == wanted.resolve()
+            is_same = roots.recipe(name, Mark(SourceText(str(dest), ())), dest.parent).resolve() == wanted.resolve()
         except UserError:
             is_same = False
         if not is_same:

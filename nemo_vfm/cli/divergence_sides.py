@@ -12,7 +12,7 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import Divisible
 from nemo_vfm.parallel.verify.activation_recorder import steps
 from nemo_vfm.parallel.verify.divergence import DivergenceReport, Side, compare
-from nemo_vfm.parallel.verify.parity import quiet
+from nemo_vfm.parallel.verify.parity import silence_warnings
 from nemo_vfm.parallel.verify.rank_pool import Pool, RankFailed
 from nemo_vfm.parallel.verify.tiny_training import SAMPLES, TinyTraining
 
@@ -75,7 +75,7 @@ def _side_request(arguments: argparse.Namespace, recipe: str, changes: Sequence[
 
 def compare_sides(sides: DivergenceRequest, count: int) -> DivergenceReport:
     """Run both, and one device under A, for so many steps."""
-    with Pool(max(sides.a.plan.world, sides.b.plan.world), quiet) as pool:
+    with Pool(max(sides.a.plan.world, sides.b.plan.world), silence_warnings) as pool:
         a = Side("A", sides.a.plan, _run(pool, sides.a, count))
         b = Side("B", sides.b.plan, _run(pool, sides.b, count))
         alone = pool.call(1, steps, sides.a.ready.by_torch(), {}, count)[0]

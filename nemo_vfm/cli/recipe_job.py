@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from nemo_vfm.config import Composed, Problem, RecipeError, build, check, trust_list
+from nemo_vfm.config import ComposedRecipe, Problem, RecipeError, build, check, trust_list
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.runtime.command import composed_recipe
@@ -62,7 +62,7 @@ def tiny_training(
     return ready, model, job
 
 
-def built_training(arguments: argparse.Namespace) -> "tuple[Train, str, Composed]":
+def built_training(arguments: argparse.Namespace) -> "tuple[Train, str, ComposedRecipe]":
     """The one training of a recipe, with something in the place of what is still to be given; where it is; the recipe.
 
     The place is that of a step in a workflow, as `steps.train.`; empty where the training is the recipe.
@@ -72,7 +72,7 @@ def built_training(arguments: argparse.Namespace) -> "tuple[Train, str, Composed
     return found, "".join(f"steps.{name}." for name in steps), composed
 
 
-def _build_job(arguments: argparse.Namespace) -> "tuple[Job, Composed]":
+def _build_job(arguments: argparse.Namespace) -> "tuple[Job, ComposedRecipe]":
     """The job, and the recipe. To compose a recipe takes a second: it is done again only where it must be."""
     trust, composed = trust_list(arguments.trust), composed_recipe(arguments)
     allowed = permissions(arguments.allow_host, composed.path)

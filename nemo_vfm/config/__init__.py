@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 from nemo_vfm.config.build import BoundFactory, Call, Part, make, walk_parts
 from nemo_vfm.config.build import needs as needs_of
-from nemo_vfm.config.compose import RESERVED, Composed, compose
+from nemo_vfm.config.compose import RESERVED, ComposedRecipe, compose
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.locate import DEFAULT_TRUST, trust_list
-from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError, Source
+from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError, SourceText
 from nemo_vfm.config.recipe_paths import NamedPath, is_free, named_paths, unmade_paths
-from nemo_vfm.config.recipients import RecipientEntry, list_recipients, not_allowed, withheld
+from nemo_vfm.config.recipients import RecipientEntry, environment_values, list_recipients, not_allowed
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.config.tree import Map, plain
+from nemo_vfm.config.tree import Map, to_plain
 from nemo_vfm.config.yaml_source import parse, read
 from nemo_vfm.core.network.permission import NOTHING, Permissions
 from nemo_vfm.core.optional import Need
@@ -27,14 +27,14 @@ from nemo_vfm.core.recipe_keys import with_new_keys
 __all__ = [
     "DEFAULT_TRUST",
     "BoundFactory",
-    "Composed",
+    "ComposedRecipe",
     "Mark",
     "NamedPath",
     "Problem",
     "RecipeError",
     "RecipientEntry",
     "Roots",
-    "Source",
+    "SourceText",
     "build",
     "build_part",
     "check",
@@ -54,13 +54,13 @@ T = TypeVar("T")
 
 
 def check(
-    composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
+    composed: ComposedRecipe, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
 ) -> list[Problem]:
     """Everything that is wrong or missing, file by file from top to bottom; no job is built. `trust`: see `locate`."""
     return _examine(composed, trust, permissions)[0]
 
 
-def build(composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING) -> Any:
+def build(composed: ComposedRecipe, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING) -> Any:
     """The job that a recipe describes.
 
     Raises:
@@ -73,7 +73,7 @@ def build(composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions:
 
 
 def build_part(
-    composed: Composed, address: str, given: Mapping[str, Any], trust: Sequence[str], permissions: Permissions
+    composed: ComposedRecipe, address: str, given: Mapping[str, Any], trust: Sequence[str], permissions: Permissions
 ) -> Any:
     """What the part at a dotted address describes (empty: the whole); the rest of the recipe may be wrong.
 
@@ -89,26 +89,26 @@ def build_part(
 
 
 def factories(
-    composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
+    composed: ComposedRecipe, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
 ) -> list[BoundFactory]:
     """Everything that the recipe's jobs build later, such as models; each once, where nothing of it is missing."""
     problems, part, _ = _examine(composed, trust, permissions)
     wrong = [f"{problem.path}." for problem in problems]
-    later = [one for _, one in walk_parts(part) if isinstance(one, Call) and one.later]
-    found = {repr(call.node): call for call in reversed(later)
+    calls = [one for _, one in walk_parts(part) if isinstance(one, Call) and one.is_factory]
+    found = {repr(call.node): call for call in reversed(calls)
              if not any(path.startswith(f"{call.path}.") for path in wrong)}  # fmt: skip
     return [BoundFactory(call) for call in reversed(found.values())]
 
 
 def needs(
-    composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
+    composed: ComposedRecipe, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
 ) -> list[tuple[str, Need]]:
     """(address, what it needs) of every component that declares it, as far as the recipe is right."""
     return list(needs_of(_examine(composed, trust, permissions)[1]))
 
 
 def recipients(
-    composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
+    composed: ComposedRecipe, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
 ) -> list[RecipientEntry]:
     """Everybody who would get something from a run, as far as the recipe is right, and what is read from the
     environment."""
@@ -117,18 +117,18 @@ def recipients(
 
 
 def paths(
-    composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
+    composed: ComposedRecipe, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
 ) -> list[NamedPath]:
     """The files, folders and addresses that the recipe names, as far as it is right."""
     return list(named_paths(_examine(composed, trust, permissions)[1]))
 
 
 def writes_outside(
-    composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
+    composed: ComposedRecipe, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
 ) -> list[Path]:
     """What the recipe writes where only the user may let it: whole paths, in the recipe's order."""
     named, run_dir = paths(composed, trust, permissions), _run_dir(composed)
-    found = [Path.cwd() / one.place for one in named if one.is_written and isinstance(one.place, Path)]
+    found = [Path.cwd() / one.place for one in named if one.written and isinstance(one.place, Path)]
     return [path for path in found if not is_free(path, run_dir)]
 
 
@@ -143,7 +143,7 @@ def ingredient(
     from nemo_vfm.config.recipe_check import Checker
 
     roots = Roots.standard(conf)
-    asked = Mark(Source.typed(choice))
+    asked = Mark(SourceText.from_word(choice))
     tree, problems = resolve(read(roots.require_ingredient(slot, choice, asked)))
     checker = Checker(trust, roots.targets)
     part = checker.node(tree, kind, "", tree.mark)
@@ -154,12 +154,12 @@ def ingredient(
 
 
 def read_values(text: str, name: str) -> Any:
-    """The plain values of a recipe's text, such as one written by `Composed.to_yaml` of this version or an earlier."""
-    return with_new_keys(plain(parse(text, name)))
+    """The plain values of a recipe's text, as written by `ComposedRecipe.to_yaml` of this version or an earlier."""
+    return with_new_keys(to_plain(parse(text, name)))
 
 
 def _examine(
-    composed: Composed, trust: Sequence[str], permissions: Permissions, part_at: str | None = None,
+    composed: ComposedRecipe, trust: Sequence[str], permissions: Permissions, part_at: str | None = None,
     given: Sequence[str] = (),
 ) -> tuple[list[Problem], Part, Map]:  # fmt: skip
     """Everything that is wrong, what to build, and the resolved tree; `check` and `run` ask five times."""
@@ -170,7 +170,7 @@ def _examine(
         problems, part, tree = composed.examined[known]
         return list(problems), part, tree
     tree, unresolved = resolve(composed.root)
-    permissions = replace(permissions, withheld=withheld(tree))
+    permissions = replace(permissions, withheld=environment_values(tree))
     checker = Checker(trust, composed.roots.targets, permissions, _run_dir(composed))
     whole = tree.without(*RESERVED)
     part = checker.root(whole) if part_at is None else checker.part(whole, part_at, given)
@@ -197,7 +197,7 @@ def _examine(
     return list(problems), part, tree
 
 
-def _run_dir(composed: Composed) -> Path | None:
+def _run_dir(composed: ComposedRecipe) -> Path | None:
     """The run folder, or None where no run may be kept there; whoever runs the recipe is told why."""
     try:
         return composed.run_dir

@@ -9,39 +9,39 @@ from typing import Any, TypeAlias
 
 from nemo_vfm.config.locate import Target
 from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError
-from nemo_vfm.config.tree import Map, Scalar, join, written
+from nemo_vfm.config.tree import Map, Scalar, join, mark_at
 from nemo_vfm.core.optional import IDLE_PARTS, Need, needed_packages
 from nemo_vfm.core.storage.uri import BACKENDS, Address
 from nemo_vfm.core.types.component import PartRefused
 
-#: The key of arguments that are given by position, and that of a component that is called later by whoever takes it.
+#: The keys of a component's positional arguments, and of one that becomes a `functools.partial`.
 ARGS, PARTIAL = "_args_", "_partial_"
 
-_LONGEST = 4000  # characters of a constructor's message that are looked through for secrets
+_MAX_MESSAGE = 4000  # characters shown of a constructor's message, and searched for secrets
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A finished value."""
+    """A value that needs no building."""
 
     value: object
-    #: where it is written; None where no recipe gives it
+    #: where it is written; None if no recipe gives it
     node: Scalar | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A mapping of names to parts; a key is text, or what the annotation of keys makes of it."""
+    """A mapping of parts; keys are text, or of the type that the argument's annotation gives its keys."""
 
     parts: "dict[Any, Part]"
 
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list of parts, and the type that holds them."""
+    """A sequence of parts."""
 
     parts: "tuple[Part, ...]"
-    kind: Callable[[Sequence[object]], object]
+    kind: Callable[[Sequence[object]], object]  #: makes the sequence, such as `tuple`
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,17 @@ class Call:
 
     target: Target
     arguments: "dict[str, Part]"
-    path: str
+    path: str  #: the dotted key where it is used
     mark: Mark
     #: values from the environment below it, which no message may show
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    later: bool = False  #: True in a factory slot: the rest of the arguments come when the factory is called
+    is_factory: bool = False  #: in a factory slot: the other arguments come when the factory is called
     node: Map | None = field(default=None, repr=False)  #: where its arguments are written
-    is_partial: bool = False  #: True where a `functools.partial` is wanted instead of what the target makes
+    is_partial: bool = False  #: to be a `functools.partial` instead of what the target returns
 
     @property
     def home(self) -> str:
-        """The address where it is written, which `${...}` may lead to from several places; empty for the root."""
+        """The dotted key where it is written, to which several `${...}` may refer; empty for the root."""
         return "" if self.node is None else self.node.home
 
 
@@ -68,24 +68,24 @@ Part: TypeAlias = Value | Group | Items | Call
 
 
 class BoundFactory:
-    """A component of a factory slot: its own arguments from the recipe, the others when it is called.
+    """A component of a factory slot: some arguments come from the recipe, the others when it is called.
 
-    Whatever stands below it in the recipe is made anew at each call, inside the caller's device and dtype contexts.
-    A component elsewhere that it refers to by `${...}` is the object that the recipe has there.
+    Components below it in the recipe are built anew at each call, inside the caller's device and dtype contexts. A
+    component elsewhere to which it refers by `${...}` is built once and shared.
 
     Args:
-        made: the components elsewhere, by address.
+        made: those shared components, by the key where they are written.
     """
 
     def __init__(self, call: Call, made: Mapping[str, object] | None = None) -> None:
         self.call, self._made = call, made or {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Make one."""
+        """Build one; RecipeError as from `make`."""
         own = frozenset().union(*map(_homes, self.call.arguments.values()))
         return _call(self.call, args, kwargs, _Builder(own.union(self._made), dict(self._made)))
 
-    def refused(self, text: str) -> RecipeError:
+    def error(self, text: str) -> RecipeError:
         """What to raise where something is wrong with it, at its place in the recipe."""
         return _refusal(self.call, text)
 
@@ -94,7 +94,7 @@ class BoundFactory:
 
 
 def make(part: Part) -> Any:
-    """The object that a part stands for; a component that several places refer to is one object.
+    """Build the object of a part; a component to which several places refer is built once.
 
     Raises:
         RecipeError: a constructor refused its arguments with a ValueError, or could not take them (TypeError).
@@ -104,10 +104,10 @@ def make(part: Part) -> Any:
 
 @dataclass(slots=True)
 class _Builder:
-    """Builds each component once, by the address where it is written."""
+    """Builds each component once, by the key where it is written."""
 
-    shared: frozenset[str]  #: addresses of the components that stand below no factory
-    made: dict[str, Any] = field(default_factory=dict)  #: those that there are
+    shared: frozenset[str]  #: keys of the components that are below no factory
+    made: dict[str, Any] = field(default_factory=dict)  #: those built so far, by key
 
     def make(self, part: Part) -> Any:
         if isinstance(part, Value):
@@ -116,7 +116,7 @@ class _Builder:
             return {name: self.make(below) for name, below in part.parts.items()}
         if isinstance(part, Items):
             return part.kind([self.make(below) for below in part.parts])
-        if part.later:
+        if part.is_factory:
             return BoundFactory(part, {one.home: self.make(one) for one in self._elsewhere(part, part.home)})
         if not part.home:
             return _call(part, (), {}, self)
@@ -126,7 +126,7 @@ class _Builder:
 
     def _elsewhere(self, part: Part, home: str) -> Iterator[Call]:
         """The shared components that a factory refers to outside itself."""
-        for _, one in _below(part):
+        for _, one in _children(part):
             if isinstance(one, Call) and one.home in self.shared and not f"{one.home}.".startswith(f"{home}."):
                 yield one
             else:
@@ -134,22 +134,22 @@ class _Builder:
 
 
 def walk_parts(part: Part, path: str = "") -> Iterator[tuple[str, Part]]:
-    """Every part with its address, those above first."""
+    """Yield every part with its dotted key, each before those below it."""
     yield path, part
-    for name, below in _below(part):
+    for name, below in _children(part):
         yield from walk_parts(below, join(path, name))
 
 
 def _homes(part: Part) -> frozenset[str]:
-    """The addresses of the components that stand below no factory."""
-    if isinstance(part, Call) and part.later:
+    """The keys of the components that are below no factory."""
+    if isinstance(part, Call) and part.is_factory:
         return frozenset()
     own = [part.home] if isinstance(part, Call) and part.home else []
-    return frozenset(own).union(*(_homes(one) for _, one in _below(part)))
+    return frozenset(own).union(*(_homes(one) for _, one in _children(part)))
 
 
 def needs(part: Part, path: str = "") -> Iterator[tuple[str, Need]]:
-    """(address, what it needs) of every component, and of every address in an object store."""
+    """Yield (dotted key, need) for what every component, and every URL of an object store, needs."""
     if isinstance(part, Value):
         if isinstance(part.value, Address) and (module := BACKENDS.get(part.value.scheme)):
             yield path, Need((module,))
@@ -158,12 +158,12 @@ def needs(part: Part, path: str = "") -> Iterator[tuple[str, Need]]:
         given = {name: below.value for name, below in part.arguments.items() if isinstance(below, Value)}
         yield from ((path, need) for need in needed_packages(part.target, given))
     idle = isinstance(part, Call) and getattr(part.target, IDLE_PARTS, False)
-    for name, below in _below(part):
+    for name, below in _children(part):
         yield from ((at, need) for at, need in needs(below, join(path, name)) if not (idle and need.gpu))
 
 
-def _below(part: Part) -> list[tuple[str, Part]]:
-    """(name, part) of each that it is made of."""
+def _children(part: Part) -> list[tuple[str, Part]]:
+    """(name, part) of each part directly below."""
     if isinstance(part, Call):
         return list(part.arguments.items())
     if isinstance(part, Group):
@@ -195,7 +195,8 @@ def _call(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], builder: _
 
 
 def _refusal(call: Call, text: str, address: Sequence[str] = ()) -> RecipeError:
-    if not address:  # the argument of which it speaks: what was typed, else named first, else alone has a value in it
+    """The error at the argument that `text` is about: one that it names, or the only one whose number it shows."""
+    if not address:
         given = () if call.node is None else [name for name in call.node.items if name in call.arguments]
         at = {
             name: found.start() for name in given if (found := re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", text))
@@ -207,13 +208,13 @@ def _refusal(call: Call, text: str, address: Sequence[str] = ()) -> RecipeError:
                 if any(isinstance(value, int | float) and str(value) in shown for value in values):
                     at[name] = 0
             at = at if len(at) == 1 else {}
-        # How far from the user a key is written: 0 on the command line, 1 in the recipe, more in what that takes.
+        # Of several names, the one written nearest to the user: 0 on the command line, 1 in the recipe, more below.
         sources = {} if call.node is None else {name: call.node.key_mark(name).source for name in at}
         far = {name: source.is_file + len(source.included_from()) for name, source in sources.items()}
         chosen = min(at, key=lambda name: (far[name], at[name]), default=None)
         address = () if chosen is None else (chosen,)
-    mark = written(call.node, call.mark, address)
-    return RecipeError([Problem(join(call.path, *address), mark, mask_secrets(text[:_LONGEST], call.secrets))])
+    mark = mark_at(call.node, call.mark, address)
+    return RecipeError([Problem(join(call.path, *address), mark, mask_secrets(text[:_MAX_MESSAGE], call.secrets))])
 
 
 def mask_secrets(text: str, secrets: Sequence[str]) -> str:

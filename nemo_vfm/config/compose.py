@@ -14,7 +14,7 @@ from nemo_vfm.config.emit import flow, to_yaml, with_places
 from nemo_vfm.config.interpolate import has_interpolation, reroot, resolve, resolve_at
 from nemo_vfm.config.locate import DEFAULT_TRUST
 from nemo_vfm.config.overrides import Override, apply, apply_overlays, is_address, makers, parse_override
-from nemo_vfm.config.recipe_errors import Mark, RecipeError, Source, fail, printable, shown_path
+from nemo_vfm.config.recipe_errors import Mark, RecipeError, SourceText, fail, printable, shown_path
 from nemo_vfm.config.recipe_paths import run_dir_of
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.config.tree import (
@@ -28,12 +28,12 @@ from nemo_vfm.config.tree import (
     drop,
     find,
     join,
+    map_scalars,
+    mark_at,
     merge,
     nest,
     put,
-    rewritten,
     walk,
-    written,
 )
 from nemo_vfm.config.yaml_source import MAX_DEPTH, read, read_foreign
 from nemo_vfm.core.recipe_keys import moved_keys
@@ -48,7 +48,7 @@ _RECIPE = "recipe:"
 
 
 @dataclass(frozen=True, slots=True)
-class Composed:
+class ComposedRecipe:
     """A composed recipe."""
 
     root: Map  #: the tree, interpolations still in place, with the reserved keys `run_dir` and `seed`
@@ -59,9 +59,9 @@ class Composed:
     #: what `config.check` and the like have found of it, by what they depend on
     examined: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def written(self, address: Sequence[str]) -> Mark:
+    def mark_at(self, address: Sequence[str]) -> Mark:
         """Where the value at an address is written, or what is nearest to it."""
-        return written(self.root, self.root.mark, address)
+        return mark_at(self.root, self.root.mark, address)
 
     @property
     def run_dir(self) -> Path:
@@ -85,7 +85,7 @@ class Composed:
         tree, problems = resolve(self.root, keep_env=True, keep=frozenset({"run_dir"}))
         if problems:
             raise RecipeError(problems)
-        cleaned = rewritten(
+        cleaned = map_scalars(
             tree, lambda one: replace(one, value=clean(one.value)) if isinstance(one.value, str) else one, clean
         )
         assert isinstance(cleaned, Map)
@@ -131,7 +131,7 @@ def _user_parts(node: Node, path: str) -> Iterator[tuple[str, Node]]:
 def compose(
     path: Path | str, overrides: Sequence[str] = (), conf_dirs: Sequence[Path] = (), overlays: Sequence[str] = (),
     trust: Sequence[str] = DEFAULT_TRUST,
-) -> Composed:  # fmt: skip
+) -> ComposedRecipe:  # fmt: skip
     """Read a recipe and everything it names, and make the changes.
 
     Args:
@@ -145,7 +145,7 @@ def compose(
         RecipeError: a file is missing or is not a recipe, or a change cannot be made.
     """
     roots = Roots.standard(conf_dirs)
-    file = roots.recipe(str(path), Mark(Source(str(path), ())))
+    file = roots.recipe(str(path), Mark(SourceText(str(path), ())))
     changes = [parse_override(word) for word in overrides]
     root = _Composer(roots, {}).recipe(file)
     named = root  # with the classes that the user names
@@ -164,7 +164,7 @@ def compose(
         if swaps.get(change.path) is not change:
             root = apply(root, change)
     root = with_reserved(root, "-".join((file.stem, *overlays)))
-    return Composed(root, file, roots, makers(root, rules))
+    return ComposedRecipe(root, file, roots, makers(root, rules))
 
 
 def _is_swap(change: Override, root: Map, roots: Roots, trust: Sequence[str]) -> bool:
@@ -191,7 +191,7 @@ def _is_swap(change: Override, root: Map, roots: Roots, trust: Sequence[str]) ->
 
 def with_reserved(root: Map, name: str) -> Map:
     """The tree with `run_dir` and `seed`; under an overlay a folder of its own, beside the real run's."""
-    mark = Mark(Source("default of every recipe", (), is_file=False))
+    mark = Mark(SourceText("default of every recipe", (), is_file=False))
     values: dict[str, Plain] = {"run_dir": f"runs/{name}", "seed": 0}
     for key in RESERVED:
         if key not in root.items:

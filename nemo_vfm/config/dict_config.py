@@ -13,12 +13,12 @@ from typing import Any
 
 from omegaconf import Container, DictConfig, OmegaConf
 
-from nemo_vfm.config.compose import Composed, with_reserved
+from nemo_vfm.config.compose import ComposedRecipe, with_reserved
 from nemo_vfm.config.emit import text_of
 from nemo_vfm.config.interpolate import replace_forms, resolve
-from nemo_vfm.config.recipe_errors import Mark, RecipeError, Source, fail, printable
+from nemo_vfm.config.recipe_errors import Mark, RecipeError, SourceText, fail, printable
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.config.tree import Map, Node, Scalar, Seq, child, join, plain, rewritten
+from nemo_vfm.config.tree import Map, Node, Scalar, Seq, child, join, map_scalars, to_plain
 from nemo_vfm.config.yaml_source import MAX_DEPTH, MAX_NODES
 from nemo_vfm.core.errors import UserError
 
@@ -27,7 +27,7 @@ _ORIGIN = "nemo_vfm_recipe"
 _RELATIVE = re.compile(r"\$\{(\.+)([\w.-]*)\}")
 
 
-def to_dict_config(composed: Composed) -> DictConfig:
+def to_dict_config(composed: ComposedRecipe) -> DictConfig:
     """The recipe, interpolations still in place; `${env:NAME}` becomes `${oc.env:NAME}`, which OmegaConf resolves.
 
     Raises:
@@ -36,14 +36,14 @@ def to_dict_config(composed: Composed) -> DictConfig:
     problems = resolve(composed.root, keep_env=True)[1]
     if problems:
         raise RecipeError(problems)
-    values: Any = plain(rewritten(composed.root, lambda one: replace(one, value=_with_env(one.value))))
+    values: Any = to_plain(map_scalars(composed.root, lambda one: replace(one, value=_with_env(one.value))))
     config = OmegaConf.create(values)
     assert isinstance(config, DictConfig)
     setattr(config._metadata, _ORIGIN, composed)
     return config
 
 
-def from_dict_config(config: object) -> Composed:
+def from_dict_config(config: object) -> ComposedRecipe:
     """The recipe that a config is a part of; a mapping made by hand is a recipe without a file.
 
     Raises:
@@ -57,13 +57,13 @@ def from_dict_config(config: object) -> Composed:
     if not isinstance(root, DictConfig) or root._is_none() or root._is_missing():
         raise UserError(f"a recipe is a mapping, got {type(config).__name__}; give what compose() returns, or a "
                         f"DictConfig whose root has a _target_")  # fmt: skip
-    origin: Composed | None = getattr(root._metadata, _ORIGIN, None)
+    origin: ComposedRecipe | None = getattr(root._metadata, _ORIGIN, None)
     values = OmegaConf.to_container(root, resolve=False, enum_to_str=True)
     tree = _tree(values, origin.root if origin is not None else None, "", 0, itertools.count(1))
     assert isinstance(tree, Map)
     if origin is not None:
         return replace(origin, root=with_reserved(tree, origin.path.stem))
-    return Composed(with_reserved(tree, NO_FILE.name), NO_FILE, Roots.standard())
+    return ComposedRecipe(with_reserved(tree, NO_FILE.name), NO_FILE, Roots.standard())
 
 
 def address_of(config: object) -> str:
@@ -119,11 +119,11 @@ def _scalar(value: object, origin: Node | None, path: str) -> Scalar:
     if isinstance(value, str):
         if re.search("[\x00\ud800-\udfff]", value):
             raise fail("this text contains a NUL or half a surrogate pair", _mark(path, "..."), path)
-        value = _RELATIVE.sub(lambda match: _absolute(match, path), value.replace(r"\${", "$${"))
+        value = _RELATIVE.sub(lambda match: _absolute_reference(match, path), value.replace(r"\${", "$${"))
     return Scalar(value, _mark(path, text_of(value)))
 
 
-def _absolute(match: re.Match[str], path: str) -> str:
+def _absolute_reference(match: re.Match[str], path: str) -> str:
     """`${..name}` counted from the root: one dot is the mapping that the value stands in."""
     above = path.split(".")[: -len(match[1])]
     return f"${{{join(*above, match[2])}}}" if len(match[1]) <= path.count(".") + 1 else match[0]
@@ -132,4 +132,4 @@ def _absolute(match: re.Match[str], path: str) -> str:
 def _mark(path: str, text: str) -> Mark:
     key = path.rpartition(".")[2]
     line = printable(f"{key}: {text}" if key else text, 1000)
-    return Mark(Source("the config", (line,), is_file=False), 1, len(line) - len(text) + 1 if key else 1)
+    return Mark(SourceText("the config", (line,), is_file=False), 1, len(line) - len(text) + 1 if key else 1)

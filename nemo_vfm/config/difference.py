@@ -26,7 +26,7 @@ def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, t
     found: dict[str, tuple[str, str]] = {}
     for key in {**old, **new}:
         pair = old.get(key, _ABSENT), new.get(key, _ABSENT)
-        if key == ("run_dir",) or _same(*pair):
+        if key == ("run_dir",) or _equal(*pair):
             continue
         texts = [_text(value, quoted=False) for value in pair]
         # Where these are equal (1 and "1"), or look like ours for absence, with quotation marks.
@@ -91,14 +91,14 @@ def is_allowed(key: str, allowed: Sequence[str]) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in allowed)
 
 
-def _same(old: Any, new: Any) -> bool:
+def _equal(old: Any, new: Any) -> bool:
     """Equal, and not only because True is 1 to Python; 1 and 1.0 are one number."""
     if isinstance(old, bool) or isinstance(new, bool):
         return old is new
     if isinstance(old, list) and isinstance(new, list):
-        return len(old) == len(new) and all(map(_same, old, new))
+        return len(old) == len(new) and all(map(_equal, old, new))
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return old.keys() == new.keys() and all(_same(old[key], new[key]) for key in old)
+        return old.keys() == new.keys() and all(_equal(old[key], new[key]) for key in old)
     return bool(old == new)
 
 

@@ -5,13 +5,13 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-from nemo_vfm.config.recipe_errors import UNSEEN, Mark, RecipeError, Source, printable
+from nemo_vfm.config.recipe_errors import UNSEEN, Mark, RecipeError, SourceText, printable
 from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq
 from nemo_vfm.config.yaml_source import plain_value
 
 _UNQUOTED = re.compile(r"[A-Za-z0-9_/.$~](?:[\w./${}:=+@%^~()-]| (?=[\w./$(]))*", re.ASCII)
 _WIDE, _LEAST = 80, 40  # columns: where places stand at the latest, and what values need to have them beside
-NOWHERE = Mark(Source("", (), is_file=False))
+NOWHERE = Mark(SourceText("", (), is_file=False))
 
 
 def to_yaml(root: Map) -> str:

@@ -32,6 +32,7 @@ from nemo_vfm.core.network.permission import Permissions
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.factory import Factory
 
+T = TypeVar("T")
 ANYTHING: Any = Any
 _UNRESOLVED = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
 #: Numbers with a unit, which they parse from a text.
@@ -98,10 +99,10 @@ def signature(target: Target) -> Signature:
             continue
         unsaid = plain.get(type(p.default), ANYTHING) if p.annotation is p.empty else ANYTHING
         hint = hints.get(name, unsaid)
-        hint = hint | None if p.default is None and not (is_ours(target) or is_open(bare(hint))) else hint
+        hint = hint | None if p.default is None and not (is_ours(target) or is_open(bare_hint(hint))) else hint
         arguments[name] = Argument(name, hint, p.default is p.empty, p.kind is not p.KEYWORD_ONLY)
     kinds = {p.kind for p in parameters.values()}
-    permitted = tuple(name for name, argument in arguments.items() if bare(argument.hint) is Permissions)
+    permitted = tuple(name for name, argument in arguments.items() if bare_hint(argument.hint) is Permissions)
     return Signature(
         {name: argument for name, argument in arguments.items() if name not in permitted},
         inspect.Parameter.VAR_KEYWORD in kinds, inspect.Parameter.VAR_POSITIONAL in kinds, permitted,
@@ -128,7 +129,7 @@ def _hints(target: Target) -> dict[str, Any]:
             raise TypeError(f"the annotations of {target.__qualname__} cannot be resolved: {error}") from error
         found = resolved_alone(source, target)
     if not is_ours(target):  # others write modules and functions for types, which Python lets pass
-        plain = {name: bare(hint) for name, hint in found.items()}
+        plain = {name: bare_hint(hint) for name, hint in found.items()}
         found = {
             name: found[name] for name, one in plain.items()
             if inspect.isclass(one) or get_origin(one) is not None or isinstance(one, InitVar) or is_open(one)
@@ -148,7 +149,7 @@ def resolved_alone(source: Any, target: Target) -> dict[str, Any]:
     return found
 
 
-def bare(hint: Any) -> Any:
+def bare_hint(hint: Any) -> Any:
     """The annotation that `Annotated`, `NewType` and named aliases stand for."""
     return _unwrap(hint)[0]
 
@@ -158,15 +159,16 @@ def notes(hint: Any) -> tuple[Any, ...]:
     return _unwrap(hint)[1]
 
 
-def says(hint: Any, kind: type) -> bool:
-    """Whether `Annotated` says something of this kind, here or of a part such as the `X` of `X | None`."""
+def said(hint: Any, kind: type[T]) -> T | None:
+    """What `Annotated` says of this kind, here or of a part such as the `X` of `X | None`; None where nothing."""
     inner, found = _unwrap(hint)
-    return any(isinstance(one, kind) for one in found) or any(says(part, kind) for part in get_args(inner))
+    own = [one for one in found if isinstance(one, kind)]
+    return next((one for one in (*own, *(said(part, kind) for part in get_args(inner))) if one is not None), None)
 
 
 def options(hint: Any) -> tuple[Any, ...]:
     """What a union allows, each with what `Annotated` says of all of them."""
-    return tuple(Annotated[(option, *notes(hint))] if notes(hint) else option for option in get_args(bare(hint)))
+    return tuple(Annotated[(option, *notes(hint))] if notes(hint) else option for option in get_args(bare_hint(hint)))
 
 
 def _unwrap(hint: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -228,7 +230,7 @@ def is_component(hint: Any) -> bool:
 
 def choices(hint: Any) -> list[str]:
     """What may be written for a `Literal`, an `Enum` or a union that holds one; empty for anything else."""
-    hint = bare(hint)
+    hint = bare_hint(hint)
     if is_union(hint):
         return [choice for option in get_args(hint) for choice in choices(option)]
     if get_origin(hint) is Literal:
@@ -248,9 +250,9 @@ def is_protocol(hint: Any) -> bool:
 
 def in_words(hint: Any) -> str:
     """What an annotation asks for, for a message."""
-    hint = bare(hint)
+    hint = bare_hint(hint)
     if is_union(hint):
-        alone = " or ".join(in_words(option) for option in get_args(hint) if not is_list(bare(option)))
+        alone = " or ".join(in_words(option) for option in get_args(hint) if not is_list(bare_hint(option)))
         words = [in_words(option) for option in get_args(hint)]
         words = ["a list of them" if alone and one == f"a list, each {alone}" else one for one in words]
         return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError, did_you_mean
-from nemo_vfm.config.tree import MISSING, Map, Node, Scalar, Seq, child, join, rewritten
+from nemo_vfm.config.tree import MISSING, Map, Node, Scalar, Seq, child, join, map_scalars
 from nemo_vfm.core.secret import register
 
 MAX_NODES = 50_000
@@ -39,12 +39,12 @@ def replace_forms(text: str, replacement: Callable[[re.Match[str]], str]) -> str
 def reroot(node: Node, prefix: str) -> Node:
     """A recipe's tree made ready to stand at `prefix` of another: its own addresses get the prefix."""
 
-    def moved(match: re.Match[str]) -> str:
+    def move(match: re.Match[str]) -> str:
         path = match["path"]
         return match[0] if path is None or path.split(".")[0] in SHARED else f"${{{prefix}.{path}}}"
 
-    return rewritten(node, lambda one: replace(one, value=replace_forms(str(one.value), moved))
-                     if has_interpolation(one.value) else one)  # fmt: skip
+    return map_scalars(node, lambda one: replace(one, value=replace_forms(str(one.value), move))
+                       if has_interpolation(one.value) else one)  # fmt: skip
 
 
 def resolve(root: Map, *, keep_env: bool = False, keep: frozenset[str] = frozenset()) -> tuple[Map, list[Problem]]:
@@ -58,14 +58,14 @@ def resolve(root: Map, *, keep_env: bool = False, keep: frozenset[str] = frozens
         The tree, with broken places marked so that they cause no second message, and what is wrong.
     """
     resolver = _Resolver(root, keep_env, keep)
-    tree = resolver.whole(root, "")
+    tree = resolver.resolve(root, "")
     assert isinstance(tree, Map)
     return tree, resolver.problems
 
 
 def resolve_at(root: Map, key: str) -> Node:
     """What `resolve` would put at a root key, without a look at the others."""
-    return _Resolver(root, keep_env=False, keep=frozenset()).whole(root.items[key], key)
+    return _Resolver(root, keep_env=False, keep=frozenset()).resolve(root.items[key], key)
 
 
 def _other(text: str) -> str:
@@ -84,7 +84,7 @@ def _with_dollars(node: Scalar, dollar: str) -> Scalar:
     return replace(node, value=node.value.replace(_DOLLAR, dollar), pieces=pieces)
 
 
-class _Broken(Exception):
+class _BrokenReference(Exception):
     """The interpolation has been reported."""
 
 
@@ -100,16 +100,16 @@ class _Resolver:
     _said: set[tuple[str, str]] = field(default_factory=set)
     _has_literal: bool = False  # whether a `$${` was seen
 
-    def whole(self, node: Node, path: str) -> Node:
+    def resolve(self, node: Node, path: str) -> Node:
         """`node` without interpolations, and with literal dollars as whoever gets it reads them."""
         found, dollar = self.node(node, path), "$$" if self.keep_env else "$"
-        return rewritten(found, lambda one: _with_dollars(one, dollar)) if self._has_literal else found
+        return map_scalars(found, lambda one: _with_dollars(one, dollar)) if self._has_literal else found
 
     def node(self, node: Node, path: str) -> Node:
         """`node` without interpolations."""
         self._count += 1
         if self._count > MAX_NODES:
-            raise RecipeError([Problem(path, node.mark, f"interpolation expands to more than {MAX_NODES} values")])
+            raise RecipeError([Problem(path, node.mark, f"${{...}} becomes more than {MAX_NODES} values; use fewer")])
         self._depth += 1
         try:
             if self._depth > MAX_DEPTH + 1:
@@ -150,7 +150,7 @@ class _Resolver:
                 self._fail(f"this text expands to more than {MAX_TEXT} characters", node.mark, path)
             value, secret = "".join(part for part, _ in pieces), any(origin.startswith("env:") for _, origin in pieces)
             return replace(node, value=value, via=str(node.value), secret=secret, pieces=tuple(pieces))
-        except _Broken:
+        except _BrokenReference:
             return replace(node, broken=True)
 
     def _pieces(self, text: str, node: Scalar, path: str) -> Iterator[tuple[str, str]]:
@@ -206,7 +206,7 @@ class _Resolver:
         finally:
             self._open.pop()
         if isinstance(found, Scalar) and found.broken:
-            raise _Broken
+            raise _BrokenReference
         return found
 
     def _fail(self, message: str, mark: Mark, path: str) -> None:
@@ -217,4 +217,4 @@ class _Resolver:
             self.problems.append(Problem(path, mark, message))
         if len(self.problems) >= MAX_PROBLEMS:
             raise RecipeError(self.problems)
-        raise _Broken
+        raise _BrokenReference

@@ -89,7 +89,7 @@ def locate(name: str, trust: Sequence[str]) -> Target:
     if any(part.startswith("_") for part in name.split(".")):
         raise NotLocated(f"{name} is private; recipes name public classes")
     try:
-        found: Any = _imported(module_name, attribute, trust)
+        found: Any = _import(module_name, attribute, trust)
     except NotLocated:
         found = _class_method(module_name, attribute, trust)
         if found is None or not is_users(found, name, trust):
@@ -165,7 +165,7 @@ def _acts(found: Target) -> bool:
     return found.__module__.partition(".")[0] == "nemo_vfm" and not may_be_named(found)
 
 
-def _imported(name: str, attribute: str, trust: Sequence[str]) -> object:
+def _import(name: str, attribute: str, trust: Sequence[str]) -> object:
     """What a module has under a name."""
     package = name.partition(".")[0]
     if package not in sys.modules and importlib.util.find_spec(package) is None:

@@ -15,9 +15,9 @@ from itertools import pairwise, product
 from pathlib import Path
 
 from nemo_vfm.config.interpolate import FORM
-from nemo_vfm.config.recipe_errors import UNSEEN, Mark, Source, did_you_mean, fail, printable, some_of
+from nemo_vfm.config.recipe_errors import UNSEEN, Mark, SourceText, did_you_mean, fail, printable, some_of
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, drop, find, join, merge, plain, put, walk
+from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, drop, find, join, merge, put, to_plain, walk
 from nemo_vfm.config.yaml_source import MAX_BYTES, parse, plain_value, read, read_foreign
 
 _CLOSING = {"[": "]", "{": "}", '"': '"', "'": "'"}
@@ -46,7 +46,7 @@ def parse_override(word: str) -> Override:
 
     A value that begins with `[`, `{` or a quote is YAML; any other is taken whole, so `caption=one: two #3` is a text.
     """
-    mark = Mark(Source.typed(word[:2000]))
+    mark = Mark(SourceText.from_word(word[:2000]))
     removed = word.startswith("~")
     path, equals, text = (word[1:], "=", "") if removed else word.partition("=")
     if not equals:
@@ -64,7 +64,7 @@ def parse_override(word: str) -> Override:
     return Override(path, None if removed else _value(text, at), text, at)
 
 
-def swept(words: Sequence[str]) -> list[str]:
+def swept_words(words: Sequence[str]) -> list[str]:
     """Of the words behind --sweep those with several values, or the first where none has; the others are changes."""
     free = [word for word in words if not word.startswith(("~", "run_dir="))]
     return [word for word in free if len(alternatives(word.partition("=")[2])) > 1] or free[:1]
@@ -164,7 +164,7 @@ def apply_overlays(root: Map, names: Sequence[str], roots: Roots) -> tuple[Map, 
     """The tree with the overlays laid over it, in the order given, and their rules."""
     rules: list[OverlayRule] = []
     for name in names:
-        mark = Mark(Source(f"--overlay {name}", (), is_file=False))
+        mark = Mark(SourceText(f"--overlay {name}", (), is_file=False))
         for file in roots.overlay(name, mark):
             rules.append(_rule(file, mark, is_foreign=roots.is_foreign(file)))
             laid = _lay(root, rules[-1])
@@ -206,7 +206,7 @@ def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> OverlayRule:
     if missing is not None and (not isinstance(missing, Scalar) or not isinstance(missing.value, str)):
         text = "missing must be the name of one argument, such as missing: base"
         raise fail(text, rule.key_mark("missing"), "missing")
-    told = plain(rule.items.get("made", Map({}, rule.mark)))
+    told = to_plain(rule.items.get("made", Map({}, rule.mark)))
     if not isinstance(told, dict) or not all(
         isinstance(one, dict)
         and {"as"} <= one.keys() <= {"by", "as"}
@@ -224,7 +224,7 @@ def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> OverlayRule:
         raise fail(text, rule.mark, "set")
     if TARGET in changes.items:
         raise fail("an overlay changes arguments, not classes", changes.key_mark(TARGET), "set")
-    where = plain(rule.items.get("where", Map({}, rule.mark)))
+    where = to_plain(rule.items.get("where", Map({}, rule.mark)))
     if not isinstance(where, dict):
         text = "where must map addresses to the values that a node must have, such as where: {kind: a}"
         raise fail(text, rule.key_mark("where"), "where")

@@ -18,10 +18,10 @@ from nemo_vfm.config.locate import NotLocated, Target, is_users
 from nemo_vfm.config.recipe_errors import Mark, Problem, did_you_mean, printable, some_of
 from nemo_vfm.config.recipe_paths import write_refusal
 from nemo_vfm.config.slot_fit import choose_target, fitting_ingredients, lost_braces
-from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, find, join, plain, walk
-from nemo_vfm.config.values import BadValue, convert, got, key_value, require_limits
-from nemo_vfm.core.network.permission import NOTHING, Permissions, Sent, UserOnly
-from nemo_vfm.core.recipe_keys import renamed
+from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, find, join, to_plain, walk
+from nemo_vfm.config.values import BadValue, convert, key_value, require_limits, show
+from nemo_vfm.core.network.permission import NOTHING, Permissions, SentMark, UserOnly
+from nemo_vfm.core.recipe_keys import current_key
 from nemo_vfm.core.secret import register_arguments
 from nemo_vfm.core.storage.write_path import WriteMark
 from nemo_vfm.core.types.job import Job
@@ -96,8 +96,8 @@ class Checker:
     def node(self, node: Node, hint: Any, path: str, key: Mark) -> Part:
         """Judge a node by the annotation of its slot."""
         if isinstance(node, Scalar) and (node.broken or node.value == MISSING):
-            return self._absent(node, hint, path)
-        inner = hints.bare(hint)
+            return self._report_missing(node, hint, path)
+        inner = hints.bare_hint(hint)
         if hints.is_union(inner):
             return self._union(node, hint, path, key)
         if hints.is_factory(inner):
@@ -111,7 +111,7 @@ class Checker:
         if hints.is_mapping(inner) or hints.is_list(inner):
             part = self._group(node, inner, path) if hints.is_mapping(inner) else self._list(node, inner, path)
             try:  # what `Annotated` says of the whole, such as how many values it holds
-                require_limits(plain(node), hint)
+                require_limits(to_plain(node), hint)
             except BadValue as error:
                 return self._say(path, node.mark, str(error))
             return part
@@ -125,7 +125,7 @@ class Checker:
             raise _Enough
         return _NOTHING
 
-    def _absent(self, node: Scalar, hint: Any, path: str) -> Part:
+    def _report_missing(self, node: Scalar, hint: Any, path: str) -> Part:
         """A value that is a reference to a missing one is not asked for by itself: what it refers to is."""
         if not node.broken and not node.via:
             wanted = hints.in_words(hint)
@@ -154,7 +154,7 @@ class Checker:
 
     def _is_withheld(self, node: Scalar, hint: Any, path: str) -> bool:
         """Whether a text that is sent takes something from the environment; if so, that is said."""
-        if not node.secret or not any(isinstance(note, Sent) for note in hints.notes(hint)):
+        if not node.secret or not any(isinstance(note, SentMark) for note in hints.notes(hint)):
             return False
         self._say(path, node.mark, f"this text is sent over the network, so it must not use the environment, "
                   f"but it is {printable(node.via, 60)!r}; write the value")  # fmt: skip
@@ -182,7 +182,7 @@ class Checker:
         return Value(node.value)
 
     def _union(self, node: Node, hint: Any, path: str, key: Mark) -> Part:
-        options = [option for option in hints.options(hint) if hints.bare(option) is not type(None)]
+        options = [option for option in hints.options(hint) if hints.bare_hint(option) is not type(None)]
         if isinstance(node, Scalar) and node.value is None and len(options) < len(hints.options(hint)):
             return _NOTHING
         if len(options) == 1:
@@ -285,7 +285,7 @@ class Checker:
     def _target(self, node: Map, hint: Any, path: str, *, is_partial: bool) -> Target | None:
         written = node.items.get(TARGET)
         if isinstance(written, Scalar) and (written.broken or written.value == MISSING):
-            self._absent(written, str, join(path, TARGET))
+            self._report_missing(written, str, join(path, TARGET))
             return None
         is_callable = (get_origin(hint) or hint) in (Callable, partial)
         made = (hints.ANYTHING, *get_args(hint))[-1] if is_callable and is_partial else hint
@@ -320,7 +320,7 @@ class Checker:
                 parts[key] = own._open(below, hints.ANYTHING, address)
             else:
                 register_arguments([f"{key}={below.value}"] if isinstance(below, Scalar) else [])
-                self._unknown(key, target, signature, address, mark)
+                self._report_unknown(key, target, signature, address, mark)
         if not is_partial:
             lacking = [a for a in signature.arguments.values()
                        if a.required and a.name not in node.items and a.name not in positional]  # fmt: skip
@@ -347,13 +347,13 @@ class Checker:
         parts = tuple(self.node(below, hint, join(address, str(i)), below.mark) for i, (below, hint) in numbered)
         return Items(parts, tuple), [argument.name for argument in takes[: len(parts)]]
 
-    def _unknown(self, key: str, target: Target, signature: hints.Signature, path: str, mark: Mark) -> None:
+    def _report_unknown(self, key: str, target: Target, signature: hints.Signature, path: str, mark: Mark) -> None:
         takes = list(signature.arguments)
         refused: Mapping[str, str] = getattr(target, "REFUSED_ARGUMENTS", {})  # what a class knows and does not take
         hints_by_key = _HYDRA | (_USERS if signature.permitted else {})
         hint = f"; {hints_by_key[key]}, remove it" if key in hints_by_key else did_you_mean(key, takes)
         hint = f"; {refused[key]}" if key in refused else hint
-        moved = renamed(f"{target.__module__}.{target.__qualname__}", key)
+        moved = current_key(f"{target.__module__}.{target.__qualname__}", key)
         if moved and moved.partition(".")[0] in takes:
             hint = f"; it is now {join(path.rpartition('.')[0], moved)}"
         known = self.places.get(key, {})  # what came through ${...} is the same place
@@ -372,12 +372,12 @@ class Checker:
 def _braces(node: Node, path: str) -> str:
     """What to type where a shell may have taken the braces of a mapping; a file's are as they were written."""
     is_typed = isinstance(node, Scalar) and not node.secret and not node.mark.source.is_file
-    return lost_braces(path, str(plain(node))) if is_typed else ""
+    return lost_braces(path, str(to_plain(node))) if is_typed else ""
 
 
 def _kind(node: Node) -> str:
     if isinstance(node, Scalar):
-        return got(node)
+        return show(node)
     return "a list" if isinstance(node, Seq) else "a mapping"
 
 

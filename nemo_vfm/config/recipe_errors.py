@@ -11,10 +11,10 @@ from typing import Literal
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.sanitize import UNSEEN, printable
 from nemo_vfm.core.secret import conceal
-from nemo_vfm.core.storage.files import real
+from nemo_vfm.core.storage.files import real_path
 
 _COMMAND_LINE = "command line"
-__all__ = ["UNSEEN", "Mark", "Problem", "RecipeError", "Source", "did_you_mean", "fail", "printable", "shown_path"]
+__all__ = ["UNSEEN", "Mark", "Problem", "RecipeError", "SourceText", "did_you_mean", "fail", "printable", "shown_path"]
 
 _WIDTH = 110  # characters of a source line that are shown
 _SHOWN = 50  # problems that are shown; a hostile recipe can have thousands
@@ -24,7 +24,7 @@ _LONGEST = 600  # characters of a message, and of a name that is worth a suggest
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceText:
     """A text that values are read from."""
 
     name: str  #: a file's path, or "command line"
@@ -34,7 +34,7 @@ class Source:
     taken_at: "Mark | None" = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def typed(cls, word: str) -> "Source":
+    def from_word(cls, word: str) -> "SourceText":
         """A word of the command line."""
         return cls(_COMMAND_LINE, (word,), is_file=False)
 
@@ -52,7 +52,7 @@ class Source:
 class Mark:
     """A place in a source; line and column count from 1."""
 
-    source: Source
+    source: SourceText
     line: int = 1
     column: int = 1
 
@@ -132,6 +132,6 @@ def nearest(name: str, known: Iterable[str], most: int = _KNOWN) -> list[str]:
 def shown_path(name: str) -> str:
     """A path as the user would type it: relative where it lies below the working directory."""
     try:
-        return str(real(Path(name)).relative_to(Path.cwd()))
+        return str(real_path(Path(name)).relative_to(Path.cwd()))
     except ValueError:
         return name

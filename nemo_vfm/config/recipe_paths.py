@@ -19,7 +19,7 @@ from nemo_vfm.config.tree import Scalar, join
 from nemo_vfm.config.yaml_source import MAX_DEPTH
 from nemo_vfm.core.network.permission import Permissions
 from nemo_vfm.core.secret import is_key
-from nemo_vfm.core.storage.files import real
+from nemo_vfm.core.storage.files import real_path
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.storage.write_path import WriteMark
 from nemo_vfm.core.types.job import DONE, RECORDS, made_by
@@ -39,11 +39,11 @@ class NamedPath:
     owner: str  #: dotted name of the component that takes it
     argument: str  #: by which name
     secret: bool = False  #: True where it came from the environment, so that no message may show it
-    is_written: bool = False  #: whether the component writes it, see `WritePath`
+    written: WriteMark | None = None  #: how the component writes it, see `WritePath`
 
 
 def named_paths(
-    part: Part, key: str = "", owner: str = "", argument: str = "", *, is_written: bool = False
+    part: Part, key: str = "", owner: str = "", argument: str = "", written: WriteMark | None = None
 ) -> Iterator[NamedPath]:
     """All of them, in the recipe's order; of what is taken only where another is not given, those that are taken.
 
@@ -51,7 +51,7 @@ def named_paths(
     """
     if isinstance(part, Value):
         if isinstance(part.value, Place) and part.node is not None:
-            yield NamedPath(key, part.node.mark, part.value, owner, argument, part.node.secret, is_written)
+            yield NamedPath(key, part.node.mark, part.value, owner, argument, part.node.secret, written)
     elif isinstance(part, Call):
         name = f"{part.target.__module__}.{part.target.__qualname__}"
         known = hints.signature(part.target).arguments
@@ -59,18 +59,18 @@ def named_paths(
             given = part.arguments.get("path")
             is_given = isinstance(given, Value) and isinstance(given.value, Path | str)
             if not (called == "otherwise" and is_given):
-                is_written = called in known and hints.says(known[called].hint, WriteMark)
-                yield from named_paths(below, join(key, called), name, called, is_written=is_written)
+                written = hints.said(known[called].hint, WriteMark) if called in known else None
+                yield from named_paths(below, join(key, called), name, called, written)
     elif isinstance(part, Group | Items):
         parts = part.parts.items() if isinstance(part, Group) else enumerate(part.parts)
         for one, below in parts:
-            yield from named_paths(below, join(key, str(one)), owner, argument, is_written=is_written)
+            yield from named_paths(below, join(key, str(one)), owner, argument, written)
 
 
 def unmade_paths(whole: Part, run_dir: Path) -> Iterator[Problem]:
     """Each path in the folder of a step that this step does not make, where its class says what it makes."""
     for one in named_paths(whole):
-        if isinstance(one.place, Path) and not one.is_written:
+        if isinstance(one.place, Path) and one.written is None:
             job: Part | None = whole
             below, step = Path(os.path.relpath(one.place, run_dir)).parts, ""
             while below and isinstance(job, Call) and isinstance(steps := job.arguments.get("steps"), Group):
@@ -99,7 +99,7 @@ def run_dir_of(node: Scalar, recipe: Path) -> Path:
     if (folder := _of_git(path)) is not None:
         raise fail(f"run_dir is inside {shown_path(str(folder))}, which belongs to git; choose another folder",
                    node.mark, _KEY)  # fmt: skip
-    if node.mark.source.is_typed or real(path) == real(recipe).parent:
+    if node.mark.source.is_typed or real_path(path) == real_path(recipe).parent:
         return path
     if path.is_absolute() or ".." in path.parts:
         raise fail("a recipe's run_dir must be below the working directory; set another on the command line: "
@@ -130,22 +130,22 @@ def is_free(path: Path, run_dir: Path | None) -> bool:
     here = Path.cwd()
     if _is_visible(path, here) and here != Path(here.anchor):
         return True
-    if run_dir is None or real(here).is_relative_to(real(run_dir)):  # such as `.`, the user's home
+    if run_dir is None or real_path(here).is_relative_to(real_path(run_dir)):  # such as `.`, the user's home
         return False
-    is_own = _is_visible(run_dir, here) or not real(run_dir).is_relative_to(real(here))
-    return is_own and real(path).is_relative_to(real(run_dir)) and real(path) != real(run_dir)
+    is_own = _is_visible(run_dir, here) or not real_path(run_dir).is_relative_to(real_path(here))
+    return is_own and real_path(path).is_relative_to(real_path(run_dir)) and real_path(path) != real_path(run_dir)
 
 
 def _is_visible(path: Path, folder: Path) -> bool:
     """Whether a path leads below a folder, links followed, through no name that begins with a dot."""
-    lies, root = real(path), real(folder)
+    lies, root = real_path(path), real_path(folder)
     below = lies.relative_to(root).parts if lies.is_relative_to(root) else ()
     return bool(below) and not any(part.startswith(".") for part in below)
 
 
 def _of_git(path: Path) -> Path | None:
     """The folder of git's own that a path lies in. Git runs what its folders say: a hook, a filter, a pager."""
-    lies = real(path)
+    lies = real_path(path)
     for folder in (lies, *lies.parents):
         if folder == Path.cwd() or (folder / ".git").exists():  # a checkout, which may itself lie in a bare repository
             return None

@@ -11,7 +11,7 @@ from nemo_vfm.config.tree import Map, Scalar, walk
 from nemo_vfm.core.network.permission import Permissions, Recipient, Sends
 from nemo_vfm.core.storage.uri import Address
 
-_WRITTEN = "copy_to"  # every other slot of an address is read
+COPIES = "copy_to"  #: every other slot of an address is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class RecipientEntry:
         return f"{one.place} gets {one.gets}{key} ({where}; {one.source})"
 
 
-def withheld(tree: Map) -> tuple[tuple[str, str], ...]:
+def environment_values(tree: Map) -> tuple[tuple[str, str], ...]:
     """(variable, value) of everything that a resolved recipe takes from the environment."""
     found = {(origin.removeprefix("env:"), text): None for _, text, origin in _of_environment(tree)}
     return tuple(found)
@@ -69,7 +69,7 @@ def list_recipients(part: Part, tree: Map, permissions: Permissions) -> list[Rec
         source = {"user": "the command line", "": "allowed by you" if permissions.allows(place) else "not allowed"}
         by = source.get(origin_text, origin_text.removeprefix("env:"))
         host, signing = service(address.scheme)
-        gets = "what the run makes" if path.rpartition(".")[2] == _WRITTEN else "requests to read"
+        gets = "what the run makes" if path.rpartition(".")[2] == COPIES else "requests to read"
         found.setdefault(Recipient(place, f"{gets}, by way of {host}", signing, by), []).append(path)
     variables: dict[str, list[str]] = {}
     for path, _, origin in _of_environment(tree):
@@ -103,7 +103,7 @@ def _is_users(node: Scalar, place: str) -> bool:
 def _network_components(part: Part) -> Iterator[tuple[str, Call]]:
     """The components that reach the network by themselves; one that is made later says so then."""
     for path, one in walk_parts(part):
-        if not isinstance(one, Call) or one.later or one.is_partial:
+        if not isinstance(one, Call) or one.is_factory or one.is_partial:
             continue
         if inspect.isclass(one.target) and issubclass(one.target, Sends):
             yield path, one

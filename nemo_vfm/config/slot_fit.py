@@ -125,8 +125,8 @@ def _hint_at(root: Map, address: str, trust: Sequence[str]) -> Any:
 
 
 def _alternatives(hint: Any) -> list[Any]:
-    inner = hints.bare(hint)
-    return [hints.bare(one) for one in hints.options(inner)] if hints.is_union(inner) else [inner]
+    inner = hints.bare_hint(hint)
+    return [hints.bare_hint(one) for one in hints.options(inner)] if hints.is_union(inner) else [inner]
 
 
 def _takes_mappings(hint: Any) -> bool:
@@ -144,7 +144,7 @@ def _own_class(hint: Any, trust: Sequence[str], is_root: bool) -> Target:
 
 def fits(made: Any, hint: Any) -> bool:
     """Whether what a target makes may stand where `hint` is asked for."""
-    hint = hints.bare(hint)
+    hint = hints.bare_hint(hint)
     if hints.is_open(hint):
         return True
     if hints.is_union(hint):
@@ -159,7 +159,7 @@ def fits(made: Any, hint: Any) -> bool:
 
 def _why_not(made: Any, hint: Any) -> str:
     """Which method of a protocol a class lacks, or has with another meaning."""
-    hint = hints.bare(hint)
+    hint = hints.bare_hint(hint)
     protocol, made = get_origin(hint) or hint, get_origin(made) or made
     if not hints.is_protocol(protocol):
         return ""
@@ -215,7 +215,7 @@ def _may_meet(one: Any, other: Any) -> bool:
     A type checker asks for more, but whoever wrote a class without one may have called a list a sequence or an
     iterator an iterable.
     """
-    one, other = hints.bare(one), hints.bare(other)
+    one, other = hints.bare_hint(one), hints.bare_hint(other)
     parts, others = _alternatives(one), _alternatives(other)
     if len(parts) > 1 or len(others) > 1:
         return any(_may_meet(part, another) for part in parts for another in others)

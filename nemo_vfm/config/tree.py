@@ -107,7 +107,7 @@ def child(node: Node, part: str) -> Node | None:
     return None
 
 
-def written(node: Node | None, mark: Mark, address: Iterable[str]) -> Mark:
+def mark_at(node: Node | None, mark: Mark, address: Iterable[str]) -> Mark:
     """Where the value at an address below a node is written: as near to it as the recipe has lines."""
     below = node
     for key in address:
@@ -175,19 +175,19 @@ def walk(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
             yield from walk(below, join(path, str(index)))
 
 
-def rewritten(node: Node, change: Callable[[Scalar], Node], key: Callable[[str], str] = str) -> Node:
+def map_scalars(node: Node, change: Callable[[Scalar], Node], key: Callable[[str], str] = str) -> Node:
     """The same tree with each single value, and each key, as these functions give it."""
     if isinstance(node, Map):
-        return replace(node, items={key(name): rewritten(below, change, key) for name, below in node.items.items()})
+        return replace(node, items={key(name): map_scalars(below, change, key) for name, below in node.items.items()})
     if isinstance(node, Seq):
-        return replace(node, items=tuple(rewritten(below, change, key) for below in node.items))
+        return replace(node, items=tuple(map_scalars(below, change, key) for below in node.items))
     return change(node)
 
 
-def plain(node: Node) -> object:
+def to_plain(node: Node) -> object:
     """The tree as ordinary dictionaries, lists and values, without places."""
     if isinstance(node, Map):
-        return {key: plain(below) for key, below in node.items.items()}
+        return {key: to_plain(below) for key, below in node.items.items()}
     if isinstance(node, Seq):
-        return [plain(below) for below in node.items]
+        return [to_plain(below) for below in node.items]
     return node.value

@@ -16,8 +16,8 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic.fields import FieldInfo
 
 from nemo_vfm.config.build import mask_secrets
-from nemo_vfm.config.hints import PARSED, bare, choices, in_words, is_open, notes
-from nemo_vfm.config.recipe_errors import UNSEEN, Mark, RecipeError, Source, did_you_mean, printable
+from nemo_vfm.config.hints import PARSED, bare_hint, choices, in_words, is_open, notes
+from nemo_vfm.config.recipe_errors import UNSEEN, Mark, RecipeError, SourceText, did_you_mean, printable
 from nemo_vfm.config.tree import Plain, Scalar
 from nemo_vfm.config.yaml_source import plain_value
 from nemo_vfm.core.errors import UserError
@@ -35,14 +35,14 @@ def convert(node: Scalar, hint: Any) -> object:
     """The value that a component receives."""
     if is_open(hint):
         return node.value
-    inner = bare(hint)
+    inner = bare_hint(hint)
     if inner in PARSED:
         if not isinstance(node.value, str):
-            raise BadValue(f"expected {in_words(inner)}, got {got(node)}; add the unit")
+            raise BadValue(f"expected {in_words(inner)}, got {show(node)}; add the unit")
         try:
             return inner.parse(node.value)
         except UserError as error:
-            text = f"expected {in_words(inner)}, got {got(node)}" if node.secret else str(error)
+            text = f"expected {in_words(inner)}, got {show(node)}" if node.secret else str(error)
             raise BadValue(text) from error
     if isinstance(inner, type) and issubclass(inner, PurePath):
         text = str(node.value)
@@ -63,23 +63,23 @@ def convert(node: Scalar, hint: Any) -> object:
     if choices(inner) and type(getattr(value, "value", value)) is not type(
         node.value
     ):  # true equals 1, and yet is none of Literal[1, 2]
-        raise BadValue(f"expected {in_words(hint)}, got {got(node)}")
+        raise BadValue(f"expected {in_words(hint)}, got {show(node)}")
     return value
 
 
 def key_value(key: str, hint: Any, mark: Mark) -> object:
     """The key that a component receives: text, or the number or choice that the annotation of keys asks for."""
-    if bare(hint) is str or is_open(bare(hint)):
+    if bare_hint(hint) is str or is_open(bare_hint(hint)):
         return key
     if (known := choices(hint)) and key not in known:
         raise BadValue(f"expected {in_words(hint)}{did_you_mean(key, known)}")
     try:
         return convert(Scalar(key, mark), hint)
     except BadValue:
-        return convert(Scalar(_plain(key, mark), mark), hint)
+        return convert(Scalar(_plain_value(key, mark), mark), hint)
 
 
-def _plain(text: str, mark: Mark) -> Plain:
+def _plain_value(text: str, mark: Mark) -> Plain:
     try:
         return plain_value(text, mark)
     except RecipeError as error:
@@ -104,7 +104,7 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
         return TypeAdapter(hint)
 
 
-def got(node: Scalar) -> str:
+def show(node: Scalar) -> str:
     """A value in words; one from the environment is not shown."""
     value = node.value
     if node.secret:
@@ -118,17 +118,17 @@ def got(node: Scalar) -> str:
 def _sentence(node: Scalar, hint: Any, error: ValidationError) -> str:
     if known := choices(hint):
         return (
-            f"expected {in_words(hint)}, got {got(node)}{'' if node.secret else did_you_mean(str(node.value), known)}"
+            f"expected {in_words(hint)}, got {show(node)}{'' if node.secret else did_you_mean(str(node.value), known)}"
         )
     kinds = {"int_type", "float_type", "string_type", "bool_type", "path_type", "is_instance_of", "none_required"}
     first = error.errors()[0]
     if first["type"] in kinds:
-        return f"expected {in_words(hint)}, got {got(node)}{_advice(node, bare(hint))}"
+        return f"expected {in_words(hint)}, got {show(node)}{_advice(node, bare_hint(hint))}"
     # A value of ours says itself what is wrong with it; but of a path, not that it is no address.
-    if first["type"] == "value_error" and (bare(hint) is not Address or "://" in str(node.value)):
+    if first["type"] == "value_error" and (bare_hint(hint) is not Address or "://" in str(node.value)):
         return mask_secrets(str(first["ctx"]["error"]), [str(node.value)] if node.secret else [])
     # The library's own sentence may quote the value, so a secret gets ours.
-    return f"expected {in_words(hint)}, got {got(node)}" + ("" if node.secret else f": {first['msg']}")
+    return f"expected {in_words(hint)}, got {show(node)}" + ("" if node.secret else f": {first['msg']}")
 
 
 def _advice(node: Scalar, hint: Any) -> str:
@@ -142,7 +142,7 @@ def _advice(node: Scalar, hint: Any) -> str:
         return "; write true or false"
     if hint in (int, float) and isinstance(value, str):
         with suppress(BadValue):
-            if not isinstance(_plain(value, Mark(Source("", ()))), str):
+            if not isinstance(_plain_value(value, Mark(SourceText("", ()))), str):
                 return "; remove the quotes"
     if hint is int and isinstance(value, float) and value.is_integer():
         return f"; write {int(value)}"

@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
-from nemo_vfm.config.recipe_errors import UNSEEN, Mark, RecipeError, Source, fail, shown_path
+from nemo_vfm.config.recipe_errors import UNSEEN, Mark, RecipeError, SourceText, fail, shown_path
 from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq
-from nemo_vfm.core.storage.files import open_regular, real
+from nemo_vfm.core.storage.files import open_regular, real_path
 
 SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 1 << 20
@@ -45,7 +45,7 @@ def read_foreign(path: Path, taken_at: Mark, keys: Sequence[str]) -> Map:
     A recipe from a stranger may name any file of the user's by `recipe:`, or bring a link to it.
     """
     name = shown_path(str(path))
-    if real(path).suffix not in SUFFIXES:
+    if real_path(path).suffix not in SUFFIXES:
         raise fail(f"{name} is not a recipe: the file name must end in {' or '.join(SUFFIXES)}", taken_at)
     text = _text(path, taken_at)
     try:
@@ -60,7 +60,7 @@ def read_foreign(path: Path, taken_at: Mark, keys: Sequence[str]) -> Map:
 
 
 def _text(path: Path, taken_at: Mark | None) -> str:
-    nowhere = Mark(Source(str(path), (), taken_at=taken_at))
+    nowhere = Mark(SourceText(str(path), (), taken_at=taken_at))
     try:
         with open_regular(path) as file:
             data = file.read(MAX_BYTES + 1)
@@ -86,7 +86,7 @@ def _mapping_of(node: Node) -> Map:
 def parse(text: str, name: str, *, is_file: bool = True, taken_at: Mark | None = None) -> Node:
     """Read one YAML document."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    source = Source(name, tuple(text.split("\n")), is_file, taken_at)
+    source = SourceText(name, tuple(text.split("\n")), is_file, taken_at)
     if unseen := UNSEEN.search(text):
         line = text.count("\n", 0, unseen.start())
         column = unseen.start() - (text.rfind("\n", 0, unseen.start()) + 1)
@@ -142,7 +142,7 @@ def plain_value(text: str, mark: Mark) -> Plain:
 class _NodeReader:
     """Turns parser events into nodes; it recurses at most MAX_DEPTH deep."""
 
-    def __init__(self, text: str, source: Source) -> None:
+    def __init__(self, text: str, source: SourceText) -> None:
         self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
         self._source = source
         self._anchors: dict[str, tuple[Node, int, int]] = {}  # with how many nodes it is and how far down it goes

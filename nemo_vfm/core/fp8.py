@@ -66,7 +66,7 @@ class Fp8:
         if self.recipe == "mxfp8" and self.pow2 is False:
             raise ValueError("the scales of mxfp8 are powers of two; leave pow2 out")
 
-    def unsupported(self, capability: tuple[int, int]) -> str | None:
+    def objection_to(self, capability: tuple[int, int]) -> str | None:
         """Why a GPU of this compute capability (major, minor) cannot compute so, and what it can; None where it can."""
         here = f"this GPU's compute capability is {capability[0]}.{capability[1]}"
         if capability < (8, 9):

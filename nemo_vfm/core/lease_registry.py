@@ -14,7 +14,7 @@ EXIT_CODE = 1
 
 
 @contextmanager
-def held(name: str, is_ours: Callable[[], bool]) -> Iterator[None]:
+def register_lease(name: str, is_ours: Callable[[], bool]) -> Iterator[None]:
     """While the block runs `is_ours` tells whether the folder of this name is still held."""
     _OWNERS[name] = is_ours
     try:

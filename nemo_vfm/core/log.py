@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.progress import ProgressLines, every_s, stamped, ticking, write_stamped
+from nemo_vfm.core.progress import ProgressLines, every_s, stamp_lines, ticking, write_stamped
 from nemo_vfm.core.secret import conceal
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ class _LogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write it without secrets and what steers a terminal, unless this rank has to be silent."""
-        record.msg, record.args = plain(record.getMessage()), None  # before a line's end cuts a secret in two
+        record.msg, record.args = scrub(record.getMessage()), None  # before a line's end cuts a secret in two
         if record.exc_info:
-            record.exc_text = plain(logging.Formatter().formatException(record.exc_info))
+            record.exc_text = scrub(logging.Formatter().formatException(record.exc_info))
         if console().quiet:
             return
         level = "" if record.levelno == logging.INFO else f"{record.levelname}: "
@@ -69,7 +69,7 @@ class _LogHandler(logging.Handler):
                 from rich.text import Text
 
                 # Above a bar that moves; a word longer than a line is left to the terminal, which copies it whole.
-                lines = stamped(text, console().width)
+                lines = stamp_lines(text, console().width)
                 shown, stamp = Text(lines), lines.index(" ")
                 shown.stylize("dim", 0, stamp)
                 if level:
@@ -82,7 +82,7 @@ class _LogHandler(logging.Handler):
             self.handleError(record)
 
 
-def plain(text: str) -> str:
+def scrub(text: str) -> str:
     """A text without secrets, and without what moves a cursor or hides a line: names of files are anybody's."""
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in conceal(text))
 
@@ -104,7 +104,7 @@ def warn_once(text: str) -> None:
 
 
 def _line(text: str) -> str:
-    return plain(text).replace("\n", "?").replace("\t", " ")
+    return scrub(text).replace("\n", "?").replace("\t", " ")
 
 
 class Bar(Protocol):

@@ -42,7 +42,7 @@ def preempted_error(urgency: float, what: str) -> Preempted:
     return Interrupted(f"interrupted {what}") if urgency > 1 else Preempted(f"a signal stopped the run {what}")
 
 
-def idle(error: BaseException) -> Preempted:
+def idle_error(error: BaseException) -> Preempted:
     """The error that ends a run which a signal, or a Ctrl-C, met while no job was at work."""
     by = "interrupted" if is_interrupt(error) else f"stopped by {error}"
     kind = Interrupted if is_interrupt(error) else Preempted
@@ -109,7 +109,7 @@ def listen_for_signals(names: Sequence[str] = DEFAULT) -> Iterator[None]:
             came = came.__context__
         if not isinstance(came, PreemptedNow | KeyboardInterrupt):
             raise
-        raise idle(came) from error
+        raise idle_error(came) from error
     finally:
         _SIGNALS.clear()  # what comes next in this process was not asked to end
         _LISTENING.clear()

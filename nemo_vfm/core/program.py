@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from nemo_vfm.core.errors import NemoVfmError, UserError
-from nemo_vfm.core.preemption import INTERRUPTED, PreemptedNow, idle
+from nemo_vfm.core.preemption import INTERRUPTED, PreemptedNow, idle_error
 from nemo_vfm.core.secret import concealing_streams, register_arguments
 
 _CARET = re.compile(r" *\^ ")
@@ -87,11 +87,11 @@ def _status_of(error: BaseException) -> int:
     """Say what a verb raised, in a sentence where it is known; the exit status."""
     match error:
         case NemoVfmError():
-            sys.stderr.write(f"{below_caret(_plain(error), sys.stderr)}\n")
+            sys.stderr.write(f"{below_caret(_scrub(error), sys.stderr)}\n")
             return error.exit_code
         case PreemptedNow():  # one more signal, while the answer to the first was under way
-            sys.stderr.write(f"{idle(error)}\n")
-            return idle(error).exit_code
+            sys.stderr.write(f"{idle_error(error)}\n")
+            return idle_error(error).exit_code
         case KeyboardInterrupt():
             sys.stderr.write("interrupted\n")
             return INTERRUPTED
@@ -99,10 +99,10 @@ def _status_of(error: BaseException) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         case OSError() if error.filename and error.strerror:  # a file, a folder or a disk, and no fault of ours
-            sys.stderr.write(f"cannot use {_plain(error.filename)}: {error.strerror}\n")
+            sys.stderr.write(f"cannot use {_scrub(error.filename)}: {error.strerror}\n")
             return UserError.exit_code
     traceback.print_exc()
-    sys.stderr.write(f"unexpected: {type(error).__name__}: {_plain(error)}\n")
+    sys.stderr.write(f"unexpected: {type(error).__name__}: {_scrub(error)}\n")
     return 1
 
 
@@ -133,8 +133,8 @@ def _cut(line: str, caret: int, width: int) -> int:
     return max(0, caret - width // 3) if len(line) > width else 0
 
 
-def _plain(error: object) -> str:
+def _scrub(error: object) -> str:
     """Its words, which may hold the name of a file, and that is anybody's."""
-    from nemo_vfm.core.log import plain
+    from nemo_vfm.core.log import scrub
 
-    return plain(str(error))
+    return scrub(str(error))

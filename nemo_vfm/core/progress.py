@@ -193,16 +193,16 @@ def every_s(text: str | None) -> float:
 
 
 def write_stamped(stream: TextIO, text: str) -> None:
-    """Write a text as `stamped` lines, at once.
+    """Write a text as lines of `stamp_lines`, at once.
 
     NEMO_VFM_LOG_WIDTH says where they are wrapped, in columns; 0 wraps nothing, for logs that programs read.
     """
     width = os.environ.get("NEMO_VFM_LOG_WIDTH", "")
-    stream.write(f"{stamped(text, int(width) if width.isdecimal() else LOG_WIDTH)}\n")
+    stream.write(f"{stamp_lines(text, int(width) if width.isdecimal() else LOG_WIDTH)}\n")
     stream.flush()
 
 
-def stamped(text: str, width: int) -> str:
+def stamp_lines(text: str, width: int) -> str:
     """A text behind the time of day; its lines stand below each other, so that none can pass for a line of its own.
 
     Lines are wrapped at so many columns (0: nowhere), between words only: names of files can be searched and copied.

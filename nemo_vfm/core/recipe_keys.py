@@ -25,7 +25,7 @@ def is_inert(key: str) -> bool:
     return _INERT.fullmatch(key) is not None
 
 
-def renamed(component: str, key: str) -> str | None:
+def current_key(component: str, key: str) -> str | None:
     """Where an argument of an earlier version stands today, below its class; None where it never moved.
 
     `most_` and `least_` are `max_` and `min_` today, in every class of ours.
@@ -39,7 +39,7 @@ def renamed(component: str, key: str) -> str | None:
 
 def moved_keys(component: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(key, its address below the class today; empty where it is left out) of keys that an earlier version wrote."""
-    pairs = [(old, renamed(str(component.get("_target_")), old)) for old in component]
+    pairs = [(old, current_key(str(component.get("_target_")), old)) for old in component]
     return [(old, "" if component[old] is None and new in _ABSENT_FOR_NULL else new) for old, new in pairs if new]
 
 

@@ -50,6 +50,6 @@ def printable(text: str, longest: int) -> str:
     return "".join(c if c.isprintable() else "?" for c in shown)
 
 
-def harmless(text: str) -> str:
+def strip_controls(text: str) -> str:
     """A text that keeps its lines and colours, and nothing else that steers a terminal: no link, title or move."""
     return _STEERS.sub("?", text)

@@ -13,7 +13,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from typing import TextIO, cast
 
-from nemo_vfm.core.sanitize import harmless
+from nemo_vfm.core.sanitize import strip_controls
 
 MASK = "***"
 MIN_LENGTH = 6
@@ -95,7 +95,7 @@ def concealing_streams() -> Iterator[None]:
 
     Nor does standard output steer the terminal; on standard error the progress bars do.
     """
-    with redirect_stdout(_stream(sys.stdout, harmless)), redirect_stderr(_stream(sys.stderr)):
+    with redirect_stdout(_stream(sys.stdout, strip_controls)), redirect_stderr(_stream(sys.stderr)):
         yield
 
 

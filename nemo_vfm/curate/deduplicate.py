@@ -22,7 +22,7 @@ from nemo_vfm.curate.examine.findings import Cache, fingerprint
 from nemo_vfm.curate.execute.ordered import map_in_order
 from nemo_vfm.curate.output.write_outputs import read_marker, remove_unfinished, replaced_folder, write_scores
 from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, ClipRecord, LedgerColumn
-from nemo_vfm.curate.record.stage import Compares, Comparison, Learned
+from nemo_vfm.curate.record.stage import Compares, Comparison, LearnedStage
 from nemo_vfm.curate.sources.shard_clips import ShardClip, footage_of, open_all
 from nemo_vfm.data.shards.clip_id import source_id
 from nemo_vfm.data.shards.sample_members import is_image
@@ -61,7 +61,7 @@ class ClipReader:
                     record.scores.pop(column, None)  # of an earlier curation, among other clips
                 for name, frames in seen.frames.items():  # models judge here, in one thread
                     stage = self.stages[name]
-                    assert isinstance(stage, Learned)
+                    assert isinstance(stage, LearnedStage)
                     stage.load()
                     (finding,) = stage.judge([frames])
                     if finding.vector is not None:
@@ -88,8 +88,8 @@ class ClipReader:
                     if isinstance(stage, Comparison):
                         seen.vectors[name] = stage.remember(footage)
                         caches[name].put(seen.key, {"vector": seen.vectors[name], "facts": seen.facts})
-                    elif isinstance(stage, Learned):
-                        wanted = stage.wanted(footage.num_frames, footage.fps)
+                    elif isinstance(stage, LearnedStage):
+                        wanted = stage.frame_indices(footage.num_frames, footage.fps)
                         seen.frames[name] = np.asarray(footage.frames(wanted), dtype=np.uint8)
                 write_bytes(picture, thumbnail(footage))
         except UserError:
@@ -147,7 +147,7 @@ class Deduplicate:
                 f"({samples_per_shard}) must be at least 1"
             )
         for name, stage in stages.items():
-            if not isinstance(stage, Comparison | Learned):
+            if not isinstance(stage, Comparison | LearnedStage):
                 raise ValueError(f"stage {name!r} is a {type(stage).__name__}, which does not compare clips")
         self.shards, self.stages, self.above = places(shards), stages, above
         self.epsilon, self.samples_per_shard, self.workers = epsilon, samples_per_shard, workers
@@ -228,7 +228,7 @@ class Deduplicate:
         proposal = propose(likenesses, self.epsilon)
         threshold = 1 - proposal.epsilon if given is None else given
 
-        def removed(above: float) -> float:
+        def removed_share(above: float) -> float:
             """The share of clips that go, images compared with images."""
             parts = [(part, [record.vectors[name] for record in part]) for part in by_kind(records)]
             return sum(len(stage.duplicates(part, own, above)) for part, own in parts) / max(1, len(records))
@@ -236,7 +236,7 @@ class Deduplicate:
         return Rule(score=column, above=threshold), {
             "column": column, "above": threshold, "how": proposal.how if given is None else "given",
             "proposed_epsilon": proposal.epsilon, "proposed_by": proposal.how,
-            "histogram": histogram(likenesses), "removed": curve(removed),
+            "histogram": histogram(likenesses), "removed": curve(removed_share),
         }  # fmt: skip
 
     def _write(

@@ -20,19 +20,19 @@ from nemo_vfm.core.types.media_types import Span
 from nemo_vfm.curate.examine.examine_file import (
     Examine,
     ProbeFile,
-    finite,
     mark_exact_duplicates,
     read_probed,
+    round_scores,
     state_of,
 )
 from nemo_vfm.curate.examine.findings import Cache, Findings, MissingFindings
-from nemo_vfm.curate.examine.sandbox import ChildLimits, ChildReply, MediaWork, valid
+from nemo_vfm.curate.examine.sandbox import ChildLimits, ChildReply, MediaWork, keep_last
 from nemo_vfm.curate.execute.work_units import Executor, LostItem, ProgressWatch, Step, StepThroughput, Worker, WorkItem
 from nemo_vfm.curate.output.transcode import Encode, EncodedMedia, Transcode
 from nemo_vfm.curate.record.ledger import ClipRecord, FileRecord, MediaInfo, SourceFile
-from nemo_vfm.curate.record.stage import Learned, Ready, Stage
+from nemo_vfm.curate.record.stage import LearnedStage, Ready, Stage
 from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, spans_of
-from nemo_vfm.data.video.codecs import COSTS, NVDEC_CODECS, Decoding, check_decoding, nvdec_why_not, usable, why_not
+from nemo_vfm.data.video.codecs import COSTS, NVDEC_CODECS, Decoding, check_decoding, encoder_of, nvdec_why_not, why_not
 from nemo_vfm.data.video.image_file import said_of_deep
 
 STRETCH_S, MAX_STRETCHES = 60.0, 32  # a container is read from end to end for each
@@ -48,7 +48,7 @@ GPU_SLICE, GPU_REST = 1 / 32, 3 / 4
 class JudgeWork:
     """The second step of examination: the learned stages judge the frames that they asked for."""
 
-    stages: Mapping[str, Learned]  #: the learned ones, by name
+    stages: Mapping[str, LearnedStage]  #: the learned ones, by name
 
     def start(self, *, isolated: bool = True) -> Worker:
         """Load every model; nothing here may crash, so nothing is isolated."""
@@ -66,7 +66,7 @@ class JudgeWork:
             try:
                 (finding,) = self.stages[name].judge([frames_THWC])
                 vector = {} if finding.vector is None else {"vector": finding.vector}
-                found[name] = {"scores": finite(finding.scores), **vector}
+                found[name] = {"scores": round_scores(finding.scores), **vector}
             except NemoVfmError:
                 raise  # weights or a package are missing: no other clip would fare better
             except ValueError as error:
@@ -124,7 +124,7 @@ class ExamineJob:
         frames = info.num_frames if self.stretch is None else 2 * self.num_frames
         return WorkItem(request, megapixels(frames, info.width, info.height), file.found.here)
 
-    def done(self, replies: Replies) -> "tuple[Replies | None, list[ExamineJob]]":
+    def finish(self, replies: Replies) -> "tuple[Replies | None, list[ExamineJob]]":
         """The video's replies once they are complete, and the jobs to run again for missing ones."""
         if self.stretch is None:
             return replies, []
@@ -205,7 +205,7 @@ class WorkContext:
                 progress.frames(title, 0, total)
             watch = ProgressWatch(advance)
             for number, parts in self.executor.run(steps, items, watch):
-                yield number, parts if isinstance(parts, LostItem) else valid(parts)
+                yield number, parts if isinstance(parts, LostItem) else keep_last(parts)
                 if not total:
                     line.advance(note=str(items[number].request["name"]) if note else None)
         for step in watch.steps:
@@ -256,7 +256,7 @@ def examine_all(
     work = [(file, missing) for file in readable if not (missing := findings.missing(file)).nothing]
     if any(missing.spans is None for _, missing in work) and isinstance(examine.splitter, Ready):
         examine.splitter.ready()
-    learned = {name: stage for name, stage in stages.items() if isinstance(stage, Learned)}
+    learned = {name: stage for name, stage in stages.items() if isinstance(stage, LearnedStage)}
     learned = {name: stage for name, stage in learned.items() if any(name in missing.stages for _, missing in work)}
     slices, rest = (GPU_SLICE, GPU_REST) if examine.decode == "nvdec" else (0.0, 1.0)
     steps = [Step("split and score", MediaWork(examine, hands.limits), gpus=slices)]
@@ -268,7 +268,7 @@ def examine_all(
         total = sum(job.num_frames for job in jobs)
         for number, replies in hands.work("split and score", total, steps, items):
             film = jobs[number].film
-            whole, more = jobs[number].done(replies)
+            whole, more = jobs[number].finish(replies)
             following += more  # of videos that are examined in segments
             if whole is None:
                 continue
@@ -381,7 +381,7 @@ def say_what_codecs_lack(transcode: Transcode, decode: Decoding) -> None:
     """Report once which codecs could be faster."""
     from nemo_vfm.core.device import gpus  # with torch, which the children that import this file do without
 
-    usable(transcode.encoder)
+    encoder_of(transcode.encoder)
     check_decoding(decode)
     if gpus() and transcode.encoder == "x264":
         reason = why_not("nvenc")

@@ -2,7 +2,7 @@
 
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.storage.uri import local
-from nemo_vfm.core.storage.write_path import WritePath
+from nemo_vfm.core.storage.write_path import ChangedPath
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.data.shards.energon_index import TRAIN, write_energon_meta
 from nemo_vfm.data.shards.shard_files import ShardSet
@@ -20,7 +20,7 @@ class WriteEnergon:
             with this `val_fraction` holds out.
     """
 
-    def __init__(self, *, shards: WritePath, val_fraction: float = 0.0) -> None:
+    def __init__(self, *, shards: ChangedPath, val_fraction: float = 0.0) -> None:
         if not 0 <= val_fraction < 1:
             raise ValueError(f"val_fraction must be at least 0 and below 1, got {val_fraction}")
         self.shards, self.val_fraction = local(shards, "the shards for energon"), val_fraction

@@ -81,7 +81,7 @@ def decide_again(
     single = {name: rule for name, rule in first.items() if rule.uses()[0].name not in compared}
     fates = Fates(first_broken(curated.table, single), [None] * len(curated.table))
     for name in (name for name in first if name not in single):
-        column, kept = rules[name].uses()[0].name, _alive(curated, fates)
+        column, kept = rules[name].uses()[0].name, _kept_clips(curated, fates)
         records = _records(curated, kept, column)
         drop_duplicates(records, name, above(rules[name], curated.table), column, compared[column])
         for place, record in zip(kept, records, strict=True):
@@ -90,7 +90,7 @@ def decide_again(
         gone = {record.clip.id: record.duplicate_of for record in records if record.rule}
         fates.duplicate_of = [gone.get(keeper, keeper) if keeper else None for keeper in fates.duplicate_of]
     if balance is not None:
-        kept = _alive(curated, fates)
+        kept = _kept_clips(curated, fates)
         ids, sources = curated.text_column("clip_id"), curated.text_column("source")
         groups = balance.groups(curated.table.take(kept), [sources[place] for place in kept])
         fates.balanced = balance.weigh(groups, [ids[place] for place in kept])
@@ -124,7 +124,7 @@ def _check(
             )
 
 
-def _alive(curated: FinishedCuration, fates: Fates) -> list[int]:
+def _kept_clips(curated: FinishedCuration, fates: Fates) -> list[int]:
     """The indices of the clips that are kept."""
     alive = curated.table.alive.tolist()
     return [place for place, rule in enumerate(fates.rules) if rule is None and alive[place]]
@@ -281,7 +281,7 @@ class Redecide:
         for name, stage in self.comparisons.items():
             (column,) = stage.columns()
             if column in curated.vectors:
-                records = _records(curated, _alive(curated, fates), column)
+                records = _records(curated, _kept_clips(curated, fates), column)
                 found[name] = nearest_pairs(records, {column: stage}, self.rules, curated.table)[column]
         write_json(run.folder / NEAREST_PAIRS, found)
         write_json(run.folder / "files.json", files)

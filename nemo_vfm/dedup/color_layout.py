@@ -38,7 +38,7 @@ class ColourLayoutEmbedder:
             raise ValueError(f"num_frames is {num_frames}; it must be at least 1")
         self.num_frames = num_frames
 
-    def wanted(self, num_frames: int) -> list[int]:
+    def frame_indices(self, num_frames: int) -> list[int]:
         """The numbers of the frames it wants of a clip of so many."""
         return sorted({int(number) for number in np.linspace(0, num_frames - 1, self.num_frames).round()})
 

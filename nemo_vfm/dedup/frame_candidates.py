@@ -96,7 +96,7 @@ def shown_share(a: Sequence[FrameKeypoints], b: Sequence[FrameKeypoints]) -> flo
     return best / len(short)
 
 
-def same(a: FrameKeypoints, b: FrameKeypoints) -> bool:
+def matches(a: FrameKeypoints, b: FrameKeypoints) -> bool:
     """Whether two frames show the same picture at all."""
     place = register(a, b)
     return place is not None and _grade(a, b, place) > 0

@@ -48,12 +48,12 @@ def signature(frame_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
     """
     small = cv2.resize(frame_HWC, (_SIDE_PX, _SIDE_PX), interpolation=cv2.INTER_AREA)
     planes = np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2YCrCb), dtype=np.float32)
-    luma = _low(planes[..., 0], _LUMA, mean=0.0)
-    chroma = [_low(planes[..., place] - 128, _CHROMA, mean=0.5) for place in (1, 2)]
+    luma = _low_frequencies(planes[..., 0], _LUMA, mean=0.0)
+    chroma = [_low_frequencies(planes[..., place] - 128, _CHROMA, mean=0.5) for place in (1, 2)]
     return np.concatenate([luma, *chroma])
 
 
-def _low(plane: NDArray[np.float32], count: int, *, mean: float) -> NDArray[np.float32]:
+def _low_frequencies(plane: NDArray[np.float32], count: int, *, mean: float) -> NDArray[np.float32]:
     frequencies = np.add.outer(np.arange(count), np.arange(count)).astype(np.float32)
     frequencies[0, 0] = mean
     spectrum = np.asarray(cv2.dct(np.ascontiguousarray(plane)), dtype=np.float32)
@@ -86,7 +86,7 @@ def contained_share(a_TD: Signatures, b_TD: Signatures) -> float:
     return best / (float(weights.sum()) + _PRIOR)
 
 
-def alike(sequences: Sequence[Kept], above: float) -> list[Pair]:
+def find_pairs(sequences: Sequence[Kept], above: float) -> list[Pair]:
     """Every pair of sequences of which one holds more than `above` of the other, in order of position.
 
     Only pairs with a moment in common are aligned. Of many moments only those in a common cluster are compared. A copy

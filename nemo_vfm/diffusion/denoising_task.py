@@ -9,7 +9,7 @@ one packed sample after another.
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.latent_rows import pack_latents, unpack_latents
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.core.types.encoders import Codec, TextEncoder
+from nemo_vfm.core.types.encoders import Codec, TextEncoder, VideoPipeline
 from nemo_vfm.core.types.sample_batches import PackedBatch, VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.diffusion.frame_conditioning import FrameConditioning
@@ -144,7 +144,7 @@ class Denoise:
         sigma_B = self.objective.draw(numbers, clean_CTHW.shape[1:])[None].to(clean.device)
         drops_text = bool(torch.rand((), generator=numbers) < self.text_dropout) and training
         noise = torch.randn(clean_CTHW.shape, generator=numbers)[None].to(clean)
-        noisy = self.objective.noised(clean, noise, sigma_B)
+        noisy = self.objective.add_noise(clean, noise, sigma_B)
         targets = {"clean_BCTHW": clean, "noise_BCTHW": noise}
         if self.frame_conditioning is None:
             latents, level_B = self.objective.inputs(noisy, sigma_B)
@@ -153,27 +153,11 @@ class Denoise:
         given = self.frame_conditioning.of_sample(count, clean_CTHW, video_CTHW, self.codec)
         given_noise = torch.randn(clean_CTHW.shape, generator=numbers)[None]
         given = replace(given, noise_BCTHW=given_noise, sigma_B=torch.tensor([given_sigma])).to(clean.device)
-        known = self.frame_conditioning.known(given)
+        known = self.frame_conditioning.given_mask(given)
         if known is not None:
             targets["made_BCTHW"] = (~known).to(clean).expand(-1, 1, -1, *clean.shape[3:])
         inputs = self.frame_conditioning.inputs(self.objective, noisy, sigma_B, given)
         return _Sample(inputs, targets, sigma_B, drops_text)
-
-
-@runtime_checkable
-class VideoPipeline(Protocol):
-    """A pipeline such as `TextToVideo`: objective, codec, text encoder and frame conditioning, and how it samples.
-
-    The parts are no members here: a pipeline may read its folder when the first one is used.
-    """
-
-    def is_guided(self) -> bool:
-        """Return whether sampling needs the unconditional estimate."""
-        ...
-
-    def is_for_another(self, family: str) -> bool:
-        """Return whether these settings are for another pretrained family."""
-        ...
 
 
 class FineTune(Denoise):

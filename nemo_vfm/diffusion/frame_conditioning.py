@@ -55,7 +55,7 @@ class FrameConditioning(Protocol):
     ) -> dict[str, Tensor]:
         """The network's inputs: latents, noise level, and any conditioning inputs."""
 
-    def known(self, given: GivenFrames) -> Tensor | None:
+    def given_mask(self, given: GivenFrames) -> Tensor | None:
         """(B, 1, T, 1, 1), True at given latents, which have no loss; None if every latent is generated."""
 
 

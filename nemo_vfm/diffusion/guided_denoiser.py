@@ -64,4 +64,4 @@ class GuidedDenoiser:
                 **inputs | {"noise_B": inputs["noise_B"].float()}, text_BLD=self.text_BLD[rows],
                 text_mask_BL=self.mask_BL[rows], fps_B=torch.full((count,), self.fps, device=x.device),
             )  # fmt: skip
-        return self.objective.denoised(output.double(), x, sigma_B)
+        return self.objective.denoise(output.double(), x, sigma_B)

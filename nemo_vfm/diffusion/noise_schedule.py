@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.diffusion.objective import Shift, shift_sigma
-from nemo_vfm.diffusion.sampler import positive
+from nemo_vfm.diffusion.sampler import require_steps
 
 _BELOW_ONE = 1e-6
 
@@ -42,7 +42,7 @@ class UniPCFlowSigmas:
 
     def sigmas(self, steps: int, size_THW: Sequence[int]) -> Tensor:
         """See the class; (steps + 1,)."""
-        equal = torch.linspace(1, 1 / self.num_train_timesteps, positive(steps) + 1, dtype=torch.float64)
+        equal = torch.linspace(1, 1 / self.num_train_timesteps, require_steps(steps) + 1, dtype=torch.float64)
         equal[-1] = 0
         return shift_sigma(equal, self.shift, size_THW).clamp(max=1 - _BELOW_ONE)
 
@@ -65,7 +65,7 @@ class FlowMatchEulerSigmas:
         """Equally spaced levels between the shifted ends, shifted again, then 0; (steps + 1,)."""
         ends = torch.tensor([1, 1 / self.num_train_timesteps], dtype=torch.float64)
         high, low = shift_sigma(ends, self.shift, size_THW).tolist()
-        between = torch.linspace(high, low, positive(steps), dtype=torch.float64)
+        between = torch.linspace(high, low, require_steps(steps), dtype=torch.float64)
         return torch.cat([shift_sigma(between, self.shift, size_THW), between.new_zeros(1)])
 
     def first_noise(self, sigmas: Tensor) -> float:
@@ -96,7 +96,7 @@ class KarrasSigmas:
 
     def sigmas(self, steps: int, size_THW: Sequence[int]) -> Tensor:
         """The same levels for any size; (steps + 1,), or (steps,) without a final 0."""
-        ramp = torch.linspace(0, 1, positive(steps), dtype=torch.float64)
+        ramp = torch.linspace(0, 1, require_steps(steps), dtype=torch.float64)
         low, high = self.sigma_min ** (1 / self.rho), self.sigma_max ** (1 / self.rho)
         levels = (high + ramp * (low - high)) ** self.rho
         levels = levels / (1 + levels) if self.flow else levels

@@ -34,13 +34,13 @@ class Objective(Protocol):
     def scale(self, sigma: float) -> float:
         """What the clean latents are multiplied by at this noise level."""
 
-    def noised(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
+    def add_noise(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
         """The point of the path at noise level sigma."""
 
     def inputs(self, noisy: Tensor, sigma_B: Tensor) -> tuple[Tensor, Tensor]:
         """What the network is called with: latents, and the noise level as a number of order one, (B,)."""
 
-    def denoised(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
+    def denoise(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
         """D(noisy; sigma): the network's output read as an estimate of the clean latents."""
 
     def losses(
@@ -109,7 +109,7 @@ class FlowMatching:
         """1 - sigma."""
         return 1 - sigma
 
-    def noised(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
+    def add_noise(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
         """(1 - sigma) clean + sigma noise."""
         return torch.lerp(clean, noise, _like(sigma_B, clean))
 
@@ -117,7 +117,7 @@ class FlowMatching:
         """The noisy latents as they are, and sigma."""
         return noisy, sigma_B if self.timesteps is None else (self.timesteps * sigma_B).floor() / self.timesteps
 
-    def denoised(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
+    def denoise(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
         """noisy - sigma velocity, or the predicted sample itself."""
         _require_channels(output, noisy)
         return output if self.prediction == "sample" else noisy - _like(sigma_B, noisy) * output
@@ -178,7 +178,7 @@ class EDM:
         """1 everywhere."""
         return 1.0
 
-    def noised(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
+    def add_noise(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
         """clean + sigma noise."""
         return clean + _like(sigma_B, clean) * noise
 
@@ -187,7 +187,7 @@ class EDM:
         sigma = _like(sigma_B, noisy)
         return noisy / (sigma**2 + self.sigma_data**2).sqrt(), sigma_B.log() / 4
 
-    def denoised(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
+    def denoise(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
         """c_skip noisy + c_out output."""
         _require_channels(output, noisy)
         sigma = _like(sigma_B, noisy)
@@ -198,7 +198,7 @@ class EDM:
         self, output: Tensor, clean: Tensor, noise: Tensor, sigma_B: Tensor, made: Tensor | None = None
     ) -> Tensor:
         """lambda(sigma) mean |D - clean|^2 with lambda = (sigma^2 + sigma_data^2) / (sigma sigma_data)^2."""
-        estimate = self.denoised(output, self.noised(clean, noise, sigma_B), sigma_B)
+        estimate = self.denoise(output, self.add_noise(clean, noise, sigma_B), sigma_B)
         weight_B = (sigma_B**2 + self.sigma_data**2) / (sigma_B * self.sigma_data) ** 2
         return weight_B * _mean_square(estimate - clean, made)
 

@@ -55,7 +55,7 @@ class FixedSteps:
     steps: int
 
     def __post_init__(self) -> None:
-        positive(self.steps)
+        require_steps(self.steps)
 
     def num_steps(self) -> int:
         return self.steps
@@ -107,7 +107,7 @@ class Heun(FixedSteps):
         return SampleResult(x, evaluations)
 
 
-def positive(steps: int) -> int:
+def require_steps(steps: int) -> int:
     """The number of steps, where it is one."""
     require_between(1, MAX_STEPS, steps=steps)
     return steps

@@ -1,8 +1,8 @@
-"""Weights an objective's losses by the model's own uncertainty, so that every noise level has losses of one size.
+"""Weights an objective's losses by the model's own uncertainty, so that all noise levels weigh alike.
 
-The loss of a noise level is L e^-u + u, least at u = ln L: there every level has the same weight, whatever its
-remaining loss (Karras et al. 2024, EDM2, section 5.2 and equation 22; Kendall and Gal 2018). u is the model's last
-channel.
+The loss of a noise level is L e^-u + u, where u, the mean of the model's last channel, is learned. It is minimal at
+u = ln L, where every level has the same weight, however large its L (Karras et al. 2024, EDM2, section 5.2 and equation
+22; Kendall and Gal 2018).
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from nemo_vfm.diffusion.objective import Objective
 
 
 class UncertaintyWeighted:
-    """Weighs another objective by the model's own uncertainty.
+    """Weights another objective's loss by the model's own uncertainty.
 
-    Only the training loss changes, and validation's with it: what is drawn and sampled is the other objective's. The
+    Only the losses of training and validation change; noise levels and sampling stay those of the other objective. The
     model is built with `uncertainty: true`.
 
     Args:
-        objective: whose loss is L; one that is about 1 at every noise level at first, such as EDM's.
+        objective: its loss is L; best one that is about 1 at every noise level at first, such as EDM's.
     """
 
     def __init__(self, *, objective: Objective) -> None:
@@ -33,21 +33,21 @@ class UncertaintyWeighted:
     def scale(self, sigma: float) -> float:
         return self.objective.scale(sigma)
 
-    def noised(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
-        return self.objective.noised(clean, noise, sigma_B)
+    def add_noise(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
+        return self.objective.add_noise(clean, noise, sigma_B)
 
     def inputs(self, noisy: Tensor, sigma_B: Tensor) -> tuple[Tensor, Tensor]:
         return self.objective.inputs(noisy, sigma_B)
 
-    def denoised(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
-        """The objective's, of all channels but the last."""
-        return self.objective.denoised(_halves(output, noisy)[0], noisy, sigma_B)
+    def denoise(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
+        """As the objective does, without the last channel."""
+        return self.objective.denoise(_split_channels(output, noisy)[0], noisy, sigma_B)
 
     def losses(
         self, output: Tensor, clean: Tensor, noise: Tensor, sigma_B: Tensor, made: Tensor | None = None
     ) -> Tensor:
-        """L e^-u + u; below 0 where L is below 1 / e and u has learned it, which is said once."""
-        latents, u_B = _halves(output, clean)
+        """(B,) L e^-u + u. It is negative where L < 1 / e and u has learned that; a warning says so once."""
+        latents, u_B = _split_channels(output, clean)
         losses_B = self.objective.losses(latents, clean, noise, sigma_B, made) * torch.exp(-u_B) + u_B
         if bool((losses_B.detach() < 0).any()):
             log.warn_once(
@@ -63,8 +63,8 @@ class UncertaintyWeighted:
         return self.objective.fraction(sigma_B)
 
 
-def _halves(output: Tensor, latents: Tensor) -> tuple[Tensor, Tensor]:
-    """The output in the shape of the latents, and u of each sample."""
+def _split_channels(output: Tensor, latents: Tensor) -> tuple[Tensor, Tensor]:
+    """(the output in the shape of the latents, u of each sample)."""
     if output.shape[1] != latents.shape[1] + 1:
         raise ValueError(
             f"the model returned {output.shape[1]} channels for latents with {latents.shape[1]}; weighting by "

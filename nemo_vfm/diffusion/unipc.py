@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nemo_vfm.diffusion.dpm_solver import half_log_snr
 from nemo_vfm.diffusion.exponential import exponential_step, phi
-from nemo_vfm.diffusion.sampler import Denoiser, FixedSteps, SampleResult, positive
+from nemo_vfm.diffusion.sampler import Denoiser, FixedSteps, SampleResult, require_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class UniPC(FixedSteps):
     def __post_init__(self) -> None:
         if self.order not in (1, 2, 3) or self.variant not in ("b1", "b2"):
             raise ValueError(f"order must be 1, 2 or 3, got {self.order}, and variant b1 or b2, got {self.variant!r}")
-        positive(self.steps)
+        require_steps(self.steps)
 
     def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> SampleResult:
         """Evaluate, correct the step that led here, predict the next."""

@@ -111,7 +111,7 @@ class TextToVideo:
         if isinstance(patch, tuple) and (text := side_without_patches(patch, shape[1:], request.size)):
             raise UserError(text)
         noise = _noise(shape, request.seed, names).to(device)
-        known = self.given(request.given, names, request.size, seed=request.seed)
+        known = self.encode_given(request.given, names, request.size, seed=request.seed)
         texts = self._encode_texts(request.prompts, device)
         self._offload(self.text_encoder, self.codec, self.frame_conditioning)
         if moves and not getattr(model, "one_on_device", False):  # else each is moved when it is called
@@ -144,7 +144,7 @@ class TextToVideo:
         cache = None if self.step_cache is None else self.step_cache.begin(model)
         return self._sample(model, texts, noise, fps, given, ranks or SamplingRanks(), cache)
 
-    def given(
+    def encode_given(
         self, clips: Sequence[Tensor | None] | None, names: Sequence[tuple[str | int, ...]],
         size: tuple[int, int, int], *, seed: int,
     ) -> GivenFrames | None:  # fmt: skip
@@ -213,7 +213,7 @@ class TextToVideo:
         # If a schedule ends above 0, the final state contains the clean latents scaled by this factor.
         latents = result.latents.float() / self.objective.scale(float(sigmas[-1]))
         # Only at the end: during sampling the network's inputs replace the state of given frames.
-        if conditioning is None or given is None or (known := conditioning.known(given)) is None:
+        if conditioning is None or given is None or (known := conditioning.given_mask(given)) is None:
             return latents
         return torch.where(known, given.latents_BCTHW.to(latents), latents)
 

@@ -1,4 +1,4 @@
-"""Counts how many of a language model's texts agree with their own facts, and writes judged.json."""
+"""Counts how many stories of a language model follow the stories' grammar and do not contradict themselves."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ _MEASURES = ("grammatical", "right_sentences", "finished")
 
 @makes("judged.json")
 class JudgeStories:
-    """Judges continuations of short stories sentence by sentence; no model is asked.
+    """Judges continuations of short stories sentence by sentence, by a grammar; no model is asked.
 
-    A text is grammatical where it has a whole sentence of the model's own and none that contradicts or is no sentence
-    of the grammar; the beginning itself counts neither way.
+    A text is grammatical if the model added at least one whole sentence, and all that it added follow the grammar of
+    `synth/make_stories.py` and agree with earlier ones. The prompt itself is not judged.
 
     Args:
         texts: folder of a finished Generate step.
@@ -31,7 +31,7 @@ class JudgeStories:
         self.baseline = None if baseline is None else local(baseline, "baseline")
 
     def run(self, run: Run) -> Outcome:
-        """Judge and write."""
+        """Write judged.json, with the share of each measure and every text. UserError where texts are missing."""
         found = _judge(_read(self.texts))
         if self.baseline is not None:
             found["untrained"] = {name: _judge(_read(self.baseline))[name] for name in _MEASURES}
@@ -50,11 +50,11 @@ def _read(folder: Path) -> list[Json]:
 
 
 def _judge(texts: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
-    """Only generated sentences are judged: the prompt counts as correct."""
     rows: list[dict[str, Json]] = []
     for one in texts:
-        given, whole = judge(one["prompt"]), judge(one["prompt"] + one["text"])
-        wrong, count = whole.wrong[len(given.wrong) :], whole.sentences - given.sentences
+        # The prompt's verdict is subtracted, so that only sentences of the model count.
+        prompt, whole = judge(one["prompt"]), judge(one["prompt"] + one["text"])
+        wrong, count = whole.wrong[len(prompt.wrong) :], whole.sentences - prompt.sentences
         rows.append({
             "index": one["index"], "sentences": count, "right": count - len(wrong), "wrong": list(wrong),
             "grammatical": count > 0 and not wrong, "finished": whole.ended,

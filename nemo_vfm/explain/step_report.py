@@ -22,7 +22,7 @@ from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.core.types.job import Job
+from nemo_vfm.core.types.job import RECIPE, Job
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.core.types.training_data import ResumableData
 from nemo_vfm.models.adapters.low_rank_adapter import begin
@@ -33,6 +33,7 @@ from nemo_vfm.parallel.checkpoint.checkpoint_folder import list_checkpoints
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from nemo_vfm.runtime.terminal import Terminal
 from nemo_vfm.runtime.user_permissions import permissions
+from nemo_vfm.train.frozen_models import load_frozen
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.phases import at
 from nemo_vfm.workflow import Workflow
@@ -84,7 +85,7 @@ def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str
     data, seed_then = job.data_at(folder, step - 1, seed)
     given = next(iter(data.train_dataloader()))
     assert given.index == step - 1
-    batch = job.skip.left(given).to(device())
+    batch = job.skip.zero_weights(given).to(device())
     prepared = job.task.prepare(batch, seed=seed_then, training=True)
     names = ("latents_BCTHW", "latents_XC", "video_BCTHW", "text_BLD", "tokens_BS")
     shapes = {name: list(tensor.shape) for name in names if (tensor := getattr(batch, name, None)) is not None}
@@ -102,6 +103,7 @@ def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str
     report = StepReport(str(folder), step, epoch, shapes, recorded, [])
     if not losses:
         return _with_samples(report, job, batch, prepared, None)
+    load_frozen(job, None)
     model, weights, exact = _model(job, folder, seed, step)
     with torch.no_grad(), job.precision.autocast():
         output = model(**prepared.inputs)
@@ -115,10 +117,10 @@ def load_training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = (
     Raises:
         UserError: there is none, or there are several.
     """
-    above = next((folder for folder in (run, *run.resolve().parents[:3]) if (folder / "recipe.yaml").is_file()), None)
+    above = next((folder for folder in (run, *run.resolve().parents[:3]) if (folder / RECIPE).is_file()), None)
     if above is None:
         raise UserError(f"{run} is not a run folder: there is no recipe.yaml in it or above it")
-    composed = compose(above / "recipe.yaml")
+    composed = compose(above / RECIPE)
     job: Job = build(composed, trust_list(trust), permissions(allow_host, composed.path))
     names = () if above == run else run.resolve().relative_to(above).parts
     found = job.job_in(*names) if isinstance(job, Workflow) and names else job

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nemo_vfm.core.seed import generator
 from nemo_vfm.language.token_choice import Choice
@@ -47,19 +47,17 @@ def generate(
         dtype: of the keys and values that are kept.
     """
     if len(seeds) != len(beginnings) or not all(beginnings):
-        raise ValueError(
-            f"{len(beginnings)} prompts need as many seeds ({len(seeds)} given) and at least one token each; the "
-            f"model's beginning-of-text token counts"
-        )
-    longest = max(map(len, beginnings), default=0)
-    begins_B = torch.tensor([longest - len(one) for one in beginnings], device=device)
-    cache = model.cache(begins_B, longest + max(0, max_new - 1), dtype)  # the last new word is never read
-    read = torch.tensor([[0] * (longest - len(one)) + list(one) for one in beginnings], device=device)
+        raise ValueError(f"{len(beginnings)} prompts need as many seeds, got {len(seeds)}, and a token each; give an "
+                         "empty one the model's beginning-of-text token")  # fmt: skip
+    rows = [torch.tensor(list(one)) for one in beginnings]
+    read = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_side="left").to(device)
+    begins_B = read.shape[1] - torch.tensor([len(one) for one in beginnings], device=device)
+    cache = model.cache(begins_B, read.shape[1] + max_new - 1, dtype)  # the last new word is never read
     chance_BS = torch.stack([torch.rand(max_new, generator=generator(seed, "words")) for seed in seeds]).to(read.device)
     texts: list[list[int]] = [[] for _ in beginnings]
     ended = [False] * len(texts)
     for place in range(max_new):
-        words_B = choice.drawn(model.scores(read, cache), chance_BS[:, place])
+        words_B = choice.draw(model.scores(read, cache), chance_BS[:, place])
         for text, word in enumerate(words_B.tolist()):
             ended[text] = ended[text] or word in stop
             if not ended[text]:

@@ -37,7 +37,7 @@ class NextToken:
         """The mean over each row's labelled tokens, (B,), in natural units; 0 for a row without any."""
         return output.sum(1) / _count_targets(prepared.tensors()["labels_BS"]).clamp_min(1)
 
-    def named(self, loss: float) -> dict[str, float]:
+    def loss_metrics(self, loss: float) -> dict[str, float]:
         """See `ReportsPerplexity`: the perplexity, exp of the loss."""
         return {"perplexity": math.exp(min(loss, 700.0))}  # above, no float is large enough
 

@@ -1,4 +1,4 @@
-"""Selects which next tokens may be drawn, and their probabilities, from the model's scores.
+"""Turns logits into the probabilities of the next token, and samples from them.
 
 Shape letters: B batch, V vocabulary.
 """
@@ -13,11 +13,11 @@ class Choice:
     """Sampling parameters. Filters apply in the order of the arguments, each to the tokens that the last one left.
 
     Args:
-        temperature: scores are divided by it; 0 always takes the likeliest token.
-        top_k: keeps this many of the likeliest tokens; None keeps all.
-        top_p: the likeliest words whose probabilities together just reach this are left (Holtzman et al. 2020, arXiv
-            1904.09751); 1 leaves all.
-        min_p: words less likely than this share of the likeliest one are left out (arXiv 2407.01082); 0 leaves all.
+        temperature: logits are divided by it; 0 always takes the most likely token.
+        top_k: keeps this many of the most likely tokens; None keeps all.
+        top_p: keeps the fewest most likely tokens whose probabilities reach this sum (Holtzman et al. 2020, arXiv
+            1904.09751); 1 keeps all.
+        min_p: drops tokens less likely than this share of the most likely one (arXiv 2407.01082); 0 keeps all.
     """
 
     def __init__(
@@ -31,28 +31,28 @@ class Choice:
             raise ValueError(f"top_p must be above 0 and at most 1, min_p from 0 to below 1, got {top_p} and {min_p}")
         self.temperature, self.top_k, self.top_p, self.min_p = temperature, top_k, top_p, min_p
 
-    def probabilities(self, scores_BV: Tensor) -> Tensor:
-        """(B, V), fp32, each row's sum 1; ValueError where a row's scores are not finite."""
-        scores = scores_BV.float()
-        if scores.isnan().any() or scores.amax(1).isinf().any():
+    def probabilities(self, logits_BV: Tensor) -> Tensor:
+        """(B, V), fp32, each row's sum 1. ValueError if a row has NaN or infinity; -inf excludes a token."""
+        logits = logits_BV.float()
+        if logits.isnan().any() or logits.amax(1).isinf().any():
             raise ValueError("the scores of a text's next token are not finite; the model is not trained, or damaged")
         if self.temperature == 0:
-            return torch.nn.functional.one_hot(scores.argmax(1), scores.shape[1]).float()
-        scores = scores / self.temperature
-        if self.top_k is not None and self.top_k < scores.shape[1]:
-            worst_B1 = scores.topk(self.top_k, 1).values[:, -1:]
-            scores = scores.masked_fill(scores < worst_B1, -math.inf)
-        likely = scores.softmax(1)
+            return torch.nn.functional.one_hot(logits.argmax(1), logits.shape[1]).float()
+        logits = logits / self.temperature
+        if self.top_k is not None and self.top_k < logits.shape[1]:
+            kth_B1 = logits.topk(self.top_k, 1).values[:, -1:]
+            logits = logits.masked_fill(logits < kth_B1, -math.inf)
+        probs = logits.softmax(1)
         if self.top_p < 1:
-            ordered, words = likely.sort(dim=1, descending=True, stable=True)
-            reached = ordered.cumsum(1) - ordered >= self.top_p
-            likely = likely.masked_fill(torch.empty_like(reached).scatter(1, words, reached), 0)
-        likely = likely.masked_fill(likely < self.min_p * likely.amax(1, keepdim=True), 0)
-        return likely / likely.sum(1, keepdim=True)
+            ordered, tokens = probs.sort(dim=1, descending=True, stable=True)
+            beyond = ordered.cumsum(1) - ordered >= self.top_p
+            probs = probs.masked_fill(torch.empty_like(beyond).scatter(1, tokens, beyond), 0)
+        probs = probs.masked_fill(probs < self.min_p * probs.amax(1, keepdim=True), 0)
+        return probs / probs.sum(1, keepdim=True)
 
-    def drawn(self, scores_BV: Tensor, uniform_B: Tensor) -> Tensor:
-        """(B,), the word in which each number from [0, 1) falls when probabilities are laid end to end."""
-        ends = self.probabilities(scores_BV).double().cumsum(1)
-        # The last end is 1 up to rounding, and a word of probability 0 must not be taken for it.
-        found = torch.searchsorted(ends, uniform_B.double()[:, None] * ends[:, -1:], right=True)
-        return found[:, 0].clamp_max(scores_BV.shape[1] - 1)
+    def draw(self, logits_BV: Tensor, uniform_B: Tensor) -> Tensor:
+        """(B,) token ids, sampled by the inverse of the cumulative probabilities at `uniform_B`, from [0, 1)."""
+        cumulative = self.probabilities(logits_BV).double().cumsum(1)
+        # The last sum is 1 only up to rounding: without the factor a token of probability 0 could be sampled.
+        found = torch.searchsorted(cumulative, uniform_B.double()[:, None] * cumulative[:, -1:], right=True)
+        return found[:, 0].clamp_max(logits_BV.shape[1] - 1)

@@ -32,11 +32,11 @@ class ReliabilityBin:
 
 @dataclass(frozen=True, eq=False)
 class ScoreCounts:
-    """Samples of a log by their scores, all that the measures need. Each is NaN where it is not defined."""
+    """Sums over the samples of each distinct score. A metric that is not defined is NaN."""
 
-    score_K: Tensor  #: the distinct scores in rising order, float64; where they were rounded, in units of the step
-    #: over the samples of each score, by their weights, float64: labels, 1 - labels, predicted probabilities, and log
-    #: losses in natural units
+    score_K: Tensor  #: the distinct scores, ascending, float64; rounded ones are in units of the step
+    #: weighted sums over the samples of each score, float64: labels, 1 - labels, predicted probabilities, log losses in
+    #: nats
     sums_K4: Tensor
 
     @staticmethod
@@ -47,10 +47,10 @@ class ScoreCounts:
 
         Args:
             logit_N: score of each; its sigmoid is the predicted probability.
-            label_N: 0 to 1; a fraction counts as so much of a positive and the rest of a negative. NaN leaves one out.
-            weight_N: what each counts; None counts all alike.
-            step: round logits to multiples of this to rank them, which bounds K to 64 / step + 1; None ranks them as
-                they are. Losses and probabilities are those of the exact logits in either case.
+            label_N: 0 to 1; y counts as y of a positive and 1 - y of a negative. Samples of NaN are left out.
+            weight_N: weight of each sample; None: 1.
+            step: logits are rounded to multiples of this to rank them, which bounds K to 64 / step + 1; None ranks them
+                as they are. Losses and probabilities are those of the exact logits in either case.
         """
         weight_N = torch.ones_like(label_N) if weight_N is None else weight_N
         counted_N = (weight_N > 0) & ~label_N.isnan()
@@ -61,7 +61,7 @@ class ScoreCounts:
         return _sum_by_score(ranked_N, sums_N4)
 
     @staticmethod
-    def merged(parts: "Sequence[ScoreCounts]") -> "ScoreCounts":
+    def merge(parts: "Sequence[ScoreCounts]") -> "ScoreCounts":
         """As if the samples of all parts had been counted at once; all must have the same step.
 
         Labels and weights that are whole numbers add up exactly, in any order; other sums differ by rounding in fp64.
@@ -82,20 +82,20 @@ class ScoreCounts:
         return _ratio((positive_K * (below_K + negative_K / 2)).sum(), positive_K.sum() * negative_K.sum())
 
     def auc_error(self) -> float:
-        """The most that rounding of scores can have changed the AUC: half of the pairs that are ties.
+        """The most that rounding can have changed the AUC: half of the share of pairs with equal scores.
 
-        Rounding keeps the order of all scores that stay apart, so only a tie can hide one. Scores that were equal
-        before count, too, so of scores that were not rounded this means nothing.
+        Rounding keeps the order of scores that stay distinct, so only ties can be wrong. Scores that were equal before
+        rounding count, too; without rounding the AUC is exact, and this is no error.
         """
         positive_K, negative_K = self.sums_K4[:, _POSITIVE], self.sums_K4[:, _NEGATIVE]
         return _ratio((positive_K * negative_K).sum() / 2, positive_K.sum() * negative_K.sum())
 
     def log_loss(self) -> float:
-        """Mean cross-entropy in natural units."""
+        """Mean cross-entropy, in nats."""
         return _ratio(self.sums_K4[:, _LOSS].sum(), self.sums_K4[:, [_POSITIVE, _NEGATIVE]].sum())
 
     def normalised_entropy(self) -> float:
-        """The log loss over that of predicting the mean label p everywhere; below 1 is better than that.
+        """The log loss divided by that of always predicting the mean label p; below 1 is better than that.
 
         L / -(p log p + (1 - p) log(1 - p)), equation 1 of He et al. 2014, "Practical lessons from predicting clicks on
         ads at Facebook".
@@ -110,7 +110,7 @@ class ScoreCounts:
         return _ratio(self.sums_K4[:, _PREDICTED].sum(), self.sums_K4[:, _POSITIVE].sum())
 
     def reliability(self, bins: int = 10) -> list[ReliabilityBin]:
-        """Samples in bins of equal weight by rising score. Those of one score share the bin that has their middle."""
+        """Bins of equal weight by ascending score. Equal scores share a bin: the one their middle falls into."""
         weight_K = self.sums_K4[:, _POSITIVE] + self.sums_K4[:, _NEGATIVE]
         middle_K = weight_K.cumsum(0) - weight_K / 2
         bin_K = (middle_K / weight_K.sum() * bins).long().clamp(0, bins - 1)
@@ -142,13 +142,13 @@ def _sum_by_score(score_N: Tensor, sums_N4: Tensor) -> ScoreCounts:
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> float:
-    """NaN where it is not defined."""
+    """NaN if the denominator is not above 0."""
     return float(numerator / denominator) if denominator > 0 else math.nan
 
 
 @dataclass(frozen=True, eq=False)
 class GroupedScores:
-    """Samples with the group of each; those of one may be spread over any parts. 20 bytes a sample of fp32 scores."""
+    """Samples, each with its group, to be merged over all parts of a log. 20 bytes a sample, with fp32 scores."""
 
     group_N: Tensor  #: int64
     score_N: Tensor  #: higher is more likely
@@ -162,23 +162,23 @@ class GroupedScores:
         return GroupedScores(*(one[counted_N].cpu() for one in (group_N, score_N, label_N, weight_N)))
 
     @staticmethod
-    def merged(parts: "Sequence[GroupedScores]") -> "GroupedScores":
+    def merge(parts: "Sequence[GroupedScores]") -> "GroupedScores":
         """The samples of all parts."""
         return GroupedScores(*(torch.cat([getattr(part, name) for part in parts]) for name in GROUPED_COLUMNS))
 
     def columns(self) -> dict[str, Tensor]:
-        """By name, to be sent."""
+        """The fields by name, as ranks exchange them."""
         return {name: getattr(self, name) for name in GROUPED_COLUMNS}
 
     def by_group(self, top_k: Sequence[int]) -> dict[str, Tensor]:
         """Measures of each group, float64 (G,), in the order of the groups' numbers; NaN where one is not defined.
 
-        `weight`: sum of the weights. `auc`: needs both labels. `ndcg_K`: gains are the labels, the place p counts
-        1 / log2(p + 1) up to K. `recall_K`: share of the labels among the first K. `mrr`: 1 / expected position of the
-        first label of at least 0.5, with ties in random order. The last three need a positive label, and weights do not
-        count in them.
+        `weight`: sum of the weights. `auc`: needs both labels. `ndcg_K`: gains are the labels, and position p is
+        discounted by 1 / log2(p + 1), up to K. `recall_K`: share of the labels among the first K. `mrr`: 1 / expected
+        position of the first label of at least 0.5, with ties in random order. The last three need a positive label,
+        and ignore weights.
 
-        The result depends on the samples alone, not on their order: each group is sorted and summed by itself.
+        The result does not depend on the order of samples: each group is sorted and summed by itself.
         """
         columns = [column.numpy() for column in self.columns().values()]
         group, score, label, weight = columns
@@ -188,7 +188,7 @@ class GroupedScores:
         start_G = sizes_G.cumsum(0) - sizes_G
         names = ("weight", "auc", "mrr", *(f"{what}_{k}" for k in top_k for what in ("ndcg", "recall")))
         found = {name: torch.full((len(sizes_G),), torch.nan, dtype=torch.float64) for name in names}
-        # Groups of about one size are measured side by side, so that padding at most doubles the memory.
+        # Groups of similar size are padded to one batch, so that padding at most doubles the memory.
         level_G = sizes_G.double().log2().ceil()
         for level in level_G.unique().tolist():
             members = (level_G == level).nonzero().squeeze(1)
@@ -216,7 +216,7 @@ class GroupedScores:
 
 
 def _mean(value_G: Tensor, weight_G: Tensor) -> float:
-    """Over the groups that have a value, exact to the last bit; NaN where none has."""
+    """The weighted mean over groups whose value is not NaN, summed exactly (`fsum`); NaN if there is none."""
     defined_G = ~value_G.isnan()
     weight = math.fsum(weight_G[defined_G].tolist())
     return math.fsum((value_G * weight_G)[defined_G].tolist()) / weight if weight else math.nan
@@ -225,19 +225,19 @@ def _mean(value_G: Tensor, weight_G: Tensor) -> float:
 def _group_metrics(
     score_GT: Tensor, label_GT: Tensor, weight_GT: Tensor, inside_GT: Tensor, top_k: Sequence[int]
 ) -> dict[str, Tensor]:
-    """See `GroupedScores.by_group`; samples of each group are in falling order of scores, padding follows them."""
+    """See `GroupedScores.by_group`; each group's samples are in descending order of scores, then padding."""
     label_GT, weight_GT = label_GT.where(inside_GT, 0), weight_GT.where(inside_GT, 0)
     starts_block_GT = (score_GT[:, 1:] != score_GT[:, :-1]) | (inside_GT[:, 1:] != inside_GT[:, :-1])
     block_GT = torch.nn.functional.pad(starts_block_GT.cumsum(1), (1, 0))
 
-    def summed(each_GT: Tensor) -> Tensor:
+    def sum_blocks(each_GT: Tensor) -> Tensor:
         return torch.zeros_like(label_GT).scatter_add_(1, block_GT, each_GT.double())
 
-    positive_GK, negative_GK = summed(weight_GT * label_GT), summed(weight_GT * (1 - label_GT))
+    positive_GK, negative_GK = sum_blocks(weight_GT * label_GT), sum_blocks(weight_GT * (1 - label_GT))
     below_GK = negative_GK.sum(1, keepdim=True) - negative_GK.cumsum(1)
     won_G = (positive_GK * (below_GK + negative_GK / 2)).sum(1)
     pairs_G = positive_GK.sum(1) * negative_GK.sum(1)
-    count_GK, hits_GK = summed(inside_GT), summed((label_GT >= 0.5) & inside_GT)
+    count_GK, hits_GK = sum_blocks(inside_GT), sum_blocks((label_GT >= 0.5) & inside_GT)
     first_G1 = (hits_GK > 0).int().argmax(1, keepdim=True)
     above_GK = count_GK.cumsum(1) - count_GK
     above, count, hits = (one.gather(1, first_G1).squeeze(1) for one in (above_GK, count_GK, hits_GK))
@@ -247,7 +247,7 @@ def _group_metrics(
         "weight": weight_GT.sum(1), "auc": won_G / pairs_G.where(pairs_G > 0, torch.nan),
         "mrr": (1 / (above + (count + 1) / (hits + 1))).where(hits > 0, torch.nan),
     }  # fmt: skip
-    mean_GT = (summed(label_GT) / count_GK.clamp(min=1)).gather(1, block_GT).where(inside_GT, 0)
+    mean_GT = (sum_blocks(label_GT) / count_GK.clamp(min=1)).gather(1, block_GT).where(inside_GT, 0)
     best_GT = label_GT.sort(1, descending=True).values
     discount_T = 1 / torch.arange(2, label_GT.shape[1] + 2).double().log2()
     for k in top_k:

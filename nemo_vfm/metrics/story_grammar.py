@@ -64,7 +64,7 @@ def judge(text: str) -> GrammarVerdict:
         for pattern, form in () if facts.ended else _FORMS:
             if found := pattern.fullmatch(sentence):
                 said = found.groupdict()
-                reason = _facts_to_keep(said, facts) or _understood(form, said, facts)
+                reason = _facts_to_keep(said, facts) or _record_fact(form, said, facts)
                 break
         if reason:
             wrong.append(f"{sentence!r}: {reason}")
@@ -89,7 +89,7 @@ def _facts_to_keep(said: Mapping[str, str], facts: Facts) -> str:
     return ""
 
 
-def _understood(form: str, said: Mapping[str, str], facts: Facts) -> str:
+def _record_fact(form: str, said: Mapping[str, str], facts: Facts) -> str:
     """Keep what a sentence says; why it cannot be so, or an empty text."""
     match form:
         case "begins":

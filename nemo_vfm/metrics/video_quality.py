@@ -79,7 +79,7 @@ def nearest(sample: NDArray[np.float32], clips: Sequence[NDArray[np.float32]]) -
         ValueError: there is no clip to compare with.
     """
     if not clips:
-        raise ValueError("no training clip to compare the sample with")
+        raise ValueError("there is no training clip to compare the sample with; give at least one")
     distance_N = np.sqrt(np.mean((np.stack(clips) - sample) ** 2, axis=1))
     best = int(distance_N.argmin())
     return best, float(distance_N[best])
@@ -105,7 +105,7 @@ def seam_ratio(videos: Iterable[NDArray[np.uint8]], block_px: int) -> float:
             total += [jump[~border].sum(), jump[border].sum()]
             count += [(~border).sum(), border.sum()]
     if not count.all():
-        raise ValueError(f"no picture is larger than one block of {block_px} px")
+        raise ValueError(f"no picture is larger than one block of {block_px} px, so it has no seam; give larger ones")
     elsewhere, border_mean = total / count
     if elsewhere < _FLAT:
         return 1.0 if border_mean < _FLAT else float("inf")

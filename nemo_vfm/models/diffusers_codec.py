@@ -77,7 +77,7 @@ class DiffusersCodec:
         """Pixels in [-1, 1] to latents, fp32."""
         self.latent_shape(*video_BCTHW.shape[2:])
         with _LOCK:
-            model = self._loaded(video_BCTHW.device)
+            model = self._model_on(video_BCTHW.device)
             latents: Tensor = model.encode(video_BCTHW.to(model.dtype)).latent_dist.mode().float()
         mean, std = self._statistics(latents)
         return self.scale * (latents - mean) / std
@@ -87,7 +87,7 @@ class DiffusersCodec:
         """Latents to pixels, fp32."""
         mean, std = self._statistics(latents_BCTHW)
         with _LOCK:
-            model = self._loaded(latents_BCTHW.device)
+            model = self._model_on(latents_BCTHW.device)
             pixels: Tensor = model.decode((latents_BCTHW.float() / self.scale * std + mean).to(model.dtype)).sample
         return pixels.float()
 
@@ -137,7 +137,7 @@ class DiffusersCodec:
         )
         return mean, std
 
-    def _loaded(self, device: torch.device) -> Any:
+    def _model_on(self, device: torch.device) -> Any:
         key = self.fingerprint()
         if key not in _LOADED:
             _LOADED[key] = self._load()

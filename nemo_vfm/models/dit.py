@@ -55,12 +55,12 @@ from nemo_vfm.models.blocks.video_tokens import (
     axis_dims,
     either,
     grid_of,
+    mask_text,
     noise_levels,
     patches,
     places,
     row,
     unpatch,
-    visible,
     with_uncertainty,
 )
 from nemo_vfm.parallel.layers.linear import Linear
@@ -381,7 +381,7 @@ class DiT(nn.Module):
         packed = None if sizes_N3 is None else row(sizes_N3, len(latents), self.patch, latents.device)
         grid = (1, 1, sum(packed.segments)) if packed else grid_of(tuple(latents.shape), self.patch)
         levels = noise_levels(noise_B, len(text_BLD), grid, packed)
-        text, mask_B11L = visible(text_BLD, text_mask_BL, as_given=self.text_as_given)
+        text, mask_B11L = mask_text(text_BLD, text_mask_BL, as_given=self.text_as_given)
         conditioning_NA = self.conditioning(levels, text, text_mask_BL)
         if self.text_projection is not None:
             text = self.text_projection(text)

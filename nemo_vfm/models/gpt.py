@@ -91,10 +91,10 @@ class GPT(nn.Module):
         if experts is not None:
             of_layers = {f"experts.dense_layers.{place}": layer for place, layer in enumerate(experts.dense_layers)}
             require_between(0, depth - 1, **of_layers)
-        self.rope, self.rotated = rope, rope.rotated(head_dim)
+        self.rope, self.rotated = rope, rope.rotary_dim(head_dim)
         self.window, self.windows = window, [None] * depth if window is None else window.of(depth)
         if window is not None and window.rope is not None:
-            window.rope.rotated(head_dim)
+            window.rope.rotary_dim(head_dim)
         self.scale_embedding = scale_embedding
         self.sizes = BlockSizes(width, heads, groups, head_dim, mlp_hidden, activation, norm, eps, qkv_bias, qk_norm,
                            post_norm, query_scalar, experts)  # fmt: skip
@@ -119,27 +119,33 @@ class GPT(nn.Module):
         return normal(shape, seed, "init", name).mul_(std)
 
     def forward(
-        self, tokens_BS: Tensor, labels_BS: Tensor, lengths_N: Tensor | None = None, loss_weight_B: Tensor | None = None
+        self, tokens_BS: Tensor, labels_BS: Tensor | None = None, lengths_N: Tensor | None = None,
+        loss_weight_B: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """The loss of each token.
+        """The loss of each token, or without labels the scores of the word after each.
 
         Args:
             tokens_BS: int64.
-            labels_BS: the word after each token; `vocabulary.IGNORED` has no loss.
+            labels_BS: the word after each token; `vocabulary.IGNORED` has no loss. None gives the scores, on ranks that
+                have whole texts and the whole vocabulary.
             lengths_N: lengths of the documents that the batch is packed of, row after row, none of them over two rows;
                 they do not see each other. None where each row is one document.
             loss_weight_B: what each token of a row counts in the loss that is trained, up to one factor; see
                 `linear_token_losses`. None where a task gives tokens of a row different weights.
 
         Returns:
-            (B, S), fp32, in natural units; 0 where there is no loss.
+            (B, S), fp32, in natural units; 0 where there is no loss. Scores are (B, S, V), before softmax.
         """
         context = self.context(tokens_BS, labels_BS, lengths_N)
         x_BSD = self.run_blocks(self.embed(tokens_BS, context), context)
+        if labels_BS is None:
+            scores: Tensor = self.head(self.norm(x_BSD))
+            return scores.view(*tokens_BS.shape, self.vocab)
         return self.output(x_BSD, labels_BS, loss_weight_B, context=context)
 
     def context(
-        self, tokens_BS: Tensor, labels_BS: Tensor, lengths_N: Tensor | None = None, loss_weight_B: Tensor | None = None
+        self, tokens_BS: Tensor, labels_BS: Tensor | None, lengths_N: Tensor | None = None,
+        loss_weight_B: Tensor | None = None,
     ) -> TextContext:  # fmt: skip
         """Inputs shared by all blocks."""
         lengths = None if lengths_N is None else tuple(int(length) for length in lengths_N)
@@ -157,7 +163,7 @@ class GPT(nn.Module):
         near = None if self.window is None else self.window.rope
         return (
             self.rope.table(self.rotated, places_BS, lengths_BS),
-            None if near is None else near.table(near.rotated(self.sizes.head_dim), places_BS, lengths_BS),
+            None if near is None else near.table(near.rotary_dim(self.sizes.head_dim), places_BS, lengths_BS),
         )
 
     def embed_tokens(self, tokens_BS: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ class ClipImageTokens:
         encoder, pictures = _load(self.folder, self.processor)
         encoder.to(device())
         pixels_TCHW = ((image_CTHW + 1) * 127.5).round().clamp(0, 255).byte().transpose(0, 1)
-        ready = pictures.ready(pixels_TCHW).to(device())
+        ready = pictures.preprocess(pixels_TCHW).to(device())
         states = encoder(pixel_values=ready, output_hidden_states=True).hidden_states
         if not -len(states) <= self.layer < len(states):
             raise UserError(f"{self.folder} has {len(states)} hidden states; layer {self.layer} is out of range")

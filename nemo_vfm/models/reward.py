@@ -41,7 +41,7 @@ class RewardHead:
         self.pad = pad
         self.names = tuple(self._places)  #: of the attributes that are answered with, in the head's order
 
-    def scored(self, tokens: Sequence[int]) -> tuple[int, ...]:
+    def scored_prefix(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """A text up to the token whose state is scored: the last that is no padding, as in transformers 5.
 
         So where a model pads with the token that ends a turn, that token is not read. A text of padding alone is

@@ -66,7 +66,7 @@ class _Stack(nn.Module):
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
         filters = out_channels // 4
-        self.DDCNN = nn.ModuleList([_Dilated(in_channels, filters), _Dilated(out_channels, filters)])
+        self.DDCNN = nn.ModuleList([_DilatedBlock(in_channels, filters), _DilatedBlock(out_channels, filters)])
 
     def forward(self, x_BCTHW: Tensor) -> Tensor:
         first_BCTHW = F.relu(self.DDCNN[0](x_BCTHW))
@@ -74,7 +74,7 @@ class _Stack(nn.Module):
         return F.avg_pool3d(first_BCTHW + second_BCTHW, (1, 2, 2))
 
 
-class _Dilated(nn.Module):
+class _DilatedBlock(nn.Module):
     """Four views of the same frames, 1, 2, 4 and 8 frames apart, side by side."""
 
     def __init__(self, in_channels: int, filters: int) -> None:

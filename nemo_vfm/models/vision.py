@@ -59,7 +59,7 @@ class ImageEncoder(nn.Module):
     def forward(self, video_BCTHW: Tensor) -> Tensor:
         """Features (B, T, D), as the encoder gives them: not normalised."""
         batch, _, frames = video_BCTHW.shape[:3]
-        pixels_FCHW = self._pictures.ready(video_BCTHW.transpose(1, 2).flatten(0, 1))
+        pixels_FCHW = self._pictures.preprocess(video_BCTHW.transpose(1, 2).flatten(0, 1))
         features: Tensor = getattr(self.encoder(pixel_values=pixels_FCHW), self._feature)
         return features.view(batch, frames, -1)
 
@@ -88,7 +88,7 @@ class Pictures:
                 "size, image_mean, image_std and a resample of 2 (bilinear) or 3 (bicubic)"
             ) from error
 
-    def ready(self, frames_FCHW: Tensor) -> Tensor:
+    def preprocess(self, frames_FCHW: Tensor) -> Tensor:
         """Float pictures of the encoder's size."""
         frames_FCHW = self._resize(frames_FCHW)
         if self.crop is not None:  # the middle, with black around it where the picture is smaller

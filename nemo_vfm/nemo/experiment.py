@@ -87,7 +87,7 @@ class NeMoExperiment:
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
         """See `HasNeeds`."""
-        return Needs(engine="torch")
+        return Needs(engine="torch", any_nodes=True)
 
     def run(self, run: Run) -> Outcome:
         """Train; go on from NeMo's last checkpoint where the folder has one."""
@@ -95,7 +95,7 @@ class NeMoExperiment:
         import lightning.pytorch as pl
         from omegaconf import OmegaConf
 
-        from nemo_vfm.nemo.metrics_reader import WriteMetrics
+        from nemo_vfm.nemo.metrics_reader import WriteNemoMetrics
 
         settings = read_settings(self.config, self.changes)
         section = self.exp_manager.section() if self.exp_manager else settings.get("exp_manager") or {}
@@ -111,7 +111,7 @@ class NeMoExperiment:
         for key in own.keys() & given.keys():
             if given[key] not in (own[key], None):
                 log.warn(f"trainer.{key}: {given[key]} is not used: the run folder keeps loggers and checkpoints")
-        callbacks = [*(given.pop("callbacks", None) or []), WriteMetrics(run.folder)]
+        callbacks = [*(given.pop("callbacks", None) or []), WriteNemoMetrics(run.folder)]
         trainer = pl.Trainer(**{**given, **own, "callbacks": callbacks})
         manager.exp_manager(trainer, settings.exp_manager)
         model = self.model(settings.model, trainer)

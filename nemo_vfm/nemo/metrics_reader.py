@@ -12,7 +12,7 @@ from nemo_vfm.core.storage.write_path import WritePath
 FILE = "metrics.jsonl"
 
 
-class WriteMetrics(pl.Callback):
+class WriteNemoMetrics(pl.Callback):
     """One line a step: step, and whatever the model logged as a single number."""
 
     def __init__(self, folder: WritePath) -> None:

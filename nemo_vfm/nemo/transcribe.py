@@ -1,7 +1,7 @@
 """Adds a transcript of the speech in each clip to its shards, from the videos that the clips were cut from.
 
 The model is one of NeMo's own, restored from a `.nemo` archive. The archive names the class that is built and holds
-pickled weights: that is why this room requires `--trust nemo`.
+pickled weights: that is why `--trust nemo` is required.
 """
 
 import json
@@ -36,28 +36,28 @@ Status = Literal["success", "no_speech", "no_sound", "error"]
 
 @runtime_checkable
 class Recogniser(Protocol):
-    """Hears speech."""
+    """Transcribes speech."""
 
-    def hear(self, samples: NDArray[np.float32]) -> str:
-        """What is said in samples from -1 to 1; empty where nothing is."""
+    def transcribe(self, samples: NDArray[np.float32]) -> str:
+        """The text spoken in mono samples (N,) from -1 to 1; empty if there is no speech."""
         ...
 
-    def rate(self) -> int:
-        """Samples a second that it wants."""
+    def sample_rate_hz(self) -> int:
+        """The sample rate that `transcribe` expects."""
         ...
 
     def fingerprint(self) -> str:
-        """Changes whenever the same samples would be heard otherwise."""
+        """Changes whenever the same samples could give another text."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What became of one clip."""
+    """The result for one clip."""
 
-    text: str  #: what is said, one line; empty with every other status than success
-    status: Status  #: no_sound where the video has none, no_speech where the model heard nothing
-    failure: str | None = None  #: why there is no text; None but for errors
+    text: str  #: what is said, on one line; empty unless status is success
+    status: Status  #: no_sound: the video has no audio track; no_speech: the audio is silent or the text empty
+    failure: str | None = None  #: the message of an error; else None
 
 
 @needs_gpu()
@@ -65,8 +65,8 @@ class Transcript:
 class NeMoSpeech:
     """A speech model of nemo-toolkit 3.0 from a local archive; needs NeMo's speech collection, `nemo-toolkit[asr]`.
 
-    Clips are given to the model one by one: its loaders may sort a batch by length, and a transcript of another clip
-    would look as good as the right one.
+    Clips are transcribed one by one: NeMo's loaders may sort a batch by length, and nobody would notice that two clips
+    have each other's transcripts.
 
     Args:
         model: a `.nemo` archive of a model with `transcribe`, such as a FastConformer CTC or a Parakeet.
@@ -75,19 +75,18 @@ class NeMoSpeech:
     def __init__(self, *, model: Path) -> None:
         self.model = model
 
-    def hear(self, samples: NDArray[np.float32]) -> str:
-        """What the model transcribes."""
-        found = _restore_model(self.model).transcribe([samples], batch_size=1, verbose=False)
-        return _text(found)
+    def transcribe(self, samples: NDArray[np.float32]) -> str:
+        """The model's text. DataError if it does not give exactly one."""
+        return _text(_restore_model(self.model).transcribe([samples], batch_size=1, verbose=False))
 
-    def rate(self) -> int:
-        """As the archive's preprocessor says; 16 kHz where it says nothing."""
+    def sample_rate_hz(self) -> int:
+        """That of the archive's preprocessor; 16 kHz if it names none."""
         settings = getattr(_restore_model(self.model), "cfg", None)
         section = getattr(settings, "preprocessor", None)
         return int(getattr(section, "sample_rate", None) or getattr(settings, "sample_rate", None) or 16_000)
 
     def fingerprint(self) -> str:
-        """The archive's bytes."""
+        """A hash of the archive. UserError if there is none."""
         if not self.model.is_file():
             raise UserError(f"there is no model {self.model}; download one first, nothing is downloaded automatically")
         return f"nemo-speech/1 {sha256_file(self.model)[:16]}"
@@ -95,19 +94,18 @@ class NeMoSpeech:
 
 @makes("shards", "transcribe.json")
 class Transcribe:
-    """Adds `transcript`, and how it came to be, to the `.json` of every clip.
+    """Copies shards, and adds `transcript`, `transcript_status` and `transcript_model` to the `.json` of every clip.
 
-    The sound is taken from the videos that the clips were cut from, at the clip's time stamps: clips may have none, and
-    where they have, its ends are cut to whole packets.
-    What was heard is kept in `work/` until all is done; a failure is not, and is tried again by the next run.
+    The audio is read from the source videos, at the clips' timestamps: clips may have no audio, and where they have
+    some, it begins and ends with a whole packet.
+    Transcripts are kept in `work/` until no clip fails; failures are not kept, so the next run tries these clips again.
 
     Args:
         shards: folder of clip shards, here or in an object store.
-        videos: the folder that curation took the videos from; each is known by its bytes, and one that has changed
-            is a failure of its clips.
+        videos: the folder of the videos that were curated. Clips of a video whose bytes have changed since then fail.
         speech: the model.
         samples_per_shard: clips a shard.
-        copy_to: folder of an object store where the finished shards go as well; None keeps them here alone.
+        copy_to: folder of an object store to which the finished shards are copied; None: they stay here only.
     """
 
     def __init__(
@@ -124,15 +122,19 @@ class Transcribe:
         return Needs(engine="torch")
 
     def run(self, run: Run) -> Outcome:
-        """Do the work; the second time it does nothing, unless some clips had failed."""
+        """Write `shards/`, then transcribe.json. A second run only repeats clips that failed.
+
+        Raises:
+            UserError: there are no shards, or the model cannot be found. What a clip lacks is that clip's failure.
+        """
         index = folder_at(self.shards, None)
         if index.size("shards.json") is None:
             raise UserError(f"{self.shards} is not a finished folder of shards: there is no shards.json in it")
         marker = sha256(index.read("shards.json", 1 << 30)).hexdigest()
-        # All that the outputs are made of.
+        # All that the outputs depend on.
         state = sha256_text(json.dumps([marker, self.speech.fingerprint(), self.samples_per_shard]))
         clips, target = ShardSet(self.shards), run.folder / "shards"
-        report = None  # of an earlier run that made the same
+        report = None  # that of an earlier run, if it made the same
         with suppress(OSError, ValueError, KeyError, TypeError):
             earlier = read_json(run.folder / DONE)
             report = earlier if earlier["made_of"] == state and (target / "shards.json").is_file() else None
@@ -141,12 +143,11 @@ class Transcribe:
             return Outcome(_summary(report), {"clips": report["clips"]}, did_nothing=True)
         (run.folder / DONE).unlink(missing_ok=True)
         work = run.folder / "work" / state[:16]
-        rate = self.speech.rate()  # a model that cannot be loaded is the fault of no clip
-        heard = {
-            entry.key: self._transcribe_clip(clips, entry, work, rate) for entry in track("transcribe", clips.entries)
-        }
-        self._write(clips, heard, target)
-        statuses = [found.status for found in heard.values()]
+        rate_hz = self.speech.sample_rate_hz()  # loads the model here: if it fails, no clip is to blame
+        entries = track("transcribe", clips.entries)
+        transcripts = {entry.key: self._transcribe_clip(clips, entry, work, rate_hz) for entry in entries}
+        self._write(clips, transcripts, target)
+        statuses = [transcript.status for transcript in transcripts.values()]
         by_status = {status: statuses.count(status) for status in sorted(set(statuses))}
         report = {"clips": len(clips), "by_status": by_status, "model": self.speech.fingerprint(), "made_of": state}
         upload_shards(target, self.copy_to)
@@ -155,55 +156,56 @@ class Transcribe:
             shutil.rmtree(run.folder / "work", ignore_errors=True)
         return Outcome(_summary(report), {"clips": len(clips)})
 
-    def _transcribe_clip(self, clips: ShardSet, entry: Entry, work: Path, rate: int) -> Transcript:
-        kept = work / f"{entry.key}.json"
-        if kept.is_file():
-            return Transcript(**read_json(kept))
+    def _transcribe_clip(self, clips: ShardSet, entry: Entry, work: Path, rate_hz: int) -> Transcript:
+        cached = work / f"{entry.key}.json"
+        if cached.is_file():
+            return Transcript(**read_json(cached))
         try:
-            found = self._listen(json.loads(clips.read(entry, "json")), rate)
+            transcript = self._transcribe_span(json.loads(clips.read(entry, "json")), rate_hz)
         except (DataError, UserError, KeyError, ValueError) as error:
             warn_once(f"a clip could not be transcribed: {error}")
             return Transcript("", "error", clean(str(error)))
-        write_json(kept, asdict(found))
-        return found
+        write_json(cached, asdict(transcript))
+        return transcript
 
-    def _listen(self, clip: Mapping[str, Json], rate: int) -> Transcript:
-        up, _, down = str(clip["time_base"]).partition("/")
-        seconds = int(up) / int(down)
-        start_s, end_s = int(clip["pts_start"]) * seconds, int(clip["pts_end"]) * seconds
-        # The file a clip was cut from, of the very same bytes.
+    def _transcribe_span(self, clip: Mapping[str, Json], rate_hz: int) -> Transcript:
+        numerator, _, denominator = str(clip["time_base"]).partition("/")
+        tick_s = int(numerator) / int(denominator)
+        start_s, end_s = int(clip["pts_start"]) * tick_s, int(clip["pts_end"]) * tick_s
+        # The source video, which must have the same bytes as when the clip was cut.
         root = self.videos.resolve()
         path = (root / str(clip["source"])).resolve()
         if not path.is_relative_to(root):
-            raise UserError(f"the source {clean(str(clip['source']))[:200]!r} is outside {self.videos}")
+            raise UserError(f"the source {clean(str(clip['source']))[:200]!r} is outside {self.videos}; give the "
+                            "folder that was curated")  # fmt: skip
         if not path.is_file():
-            raise UserError(f"there is no {clip['source']} in {self.videos}")
+            raise UserError(f"there is no {clip['source']} in {self.videos}; give the folder that was curated")
         if _hash(path, path.stat().st_size, path.stat().st_mtime_ns) != clip["source_id"]:
-            raise DataError(f"{clip['source']} has changed since the clip was cut")
-        samples = read_audio(path, start_s, end_s, rate=rate)
+            raise DataError(f"{clip['source']} has changed since the clip was cut; curate it again")
+        samples = read_audio(path, start_s, end_s, rate=rate_hz)
         if samples is None:
             return Transcript("", "no_sound")
         if not np.any(samples):
             return Transcript("", "no_speech")
-        text = clean(self.speech.hear(samples))
+        text = clean(self.speech.transcribe(samples))
         return Transcript(text, "success") if text else Transcript("", "no_speech")
 
-    def _write(self, clips: ShardSet, heard: Mapping[str, Transcript], target: Path) -> None:
+    def _write(self, clips: ShardSet, transcripts: Mapping[str, Transcript], target: Path) -> None:
         with ShardWriter(target, samples_per_shard=self.samples_per_shard) as writer:
             for entry in clips.entries:
                 members = {name: clips.read(entry, name) for name in entry.members}
-                found = heard[entry.key]
-                transcript = {"transcript": found.text, "transcript_status": found.status}
-                transcript |= {"transcript_model": self.speech.fingerprint()}
-                transcript |= {} if found.failure is None else {"transcript_failure": found.failure}
-                facts = {**json.loads(members.get("json", b"{}")), **transcript}
-                members["json"] = json.dumps(facts, ensure_ascii=False, allow_nan=False).encode()
+                found = transcripts[entry.key]
+                fields = {"transcript": found.text, "transcript_status": found.status}
+                fields |= {"transcript_model": self.speech.fingerprint()}
+                fields |= {} if found.failure is None else {"transcript_failure": found.failure}
+                clip = {**json.loads(members.get("json", b"{}")), **fields}
+                members["json"] = json.dumps(clip, ensure_ascii=False, allow_nan=False).encode()
                 writer.write(entry.key, members, entry.index)
 
 
 @lru_cache(maxsize=1)
 def _restore_model(model: Path) -> Json:
-    """NeMo's model, ready to transcribe."""
+    """NeMo's model in evaluation mode, on our device; the last one is kept."""
     from nemo_vfm.core.device import device
 
     purpose = "Transcribing by a NeMo model (nemo-toolkit[asr])"
@@ -211,16 +213,16 @@ def _restore_model(model: Path) -> Json:
     return models.ASRModel.restore_from(str(model), map_location=device()).eval()
 
 
-def _text(found: Json) -> str:
-    """The text of one clip: NeMo gives texts or hypotheses, and transducers a pair of best and all."""
-    best = found[0] if isinstance(found, tuple) else found
+def _text(output: Json) -> str:
+    """The text of one clip: NeMo returns texts or hypotheses, and from transducers a pair (best, all)."""
+    best = output[0] if isinstance(output, tuple) else output
     if len(best) != 1:
-        raise DataError(f"the model gave {len(best)} transcripts of one clip")
+        raise DataError(f"the model gave {len(best)} transcripts of one clip; exactly one was expected")
     return best[0] if isinstance(best[0], str) else str(best[0].text)
 
 
 @lru_cache(maxsize=4096)
-def _hash(path: Path, size: int, mtime_ns: int) -> str:
+def _hash(path: Path, size: int, mtime_ns: int) -> str:  # size and mtime_ns are keys of the cache only
     return sha256_file(path)
 
 

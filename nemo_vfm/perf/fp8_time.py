@@ -44,7 +44,7 @@ def fp8_flops_per_s(gpu: GpuSpec, spec: Fp8) -> float:
             f"{gpu.name} has no products in FP8, which begin with compute capability 8.9 (Ada, Hopper); plan with "
             f"precision=bf16, or for another GPU, such as --gpu h100"
         )
-    if why := spec.unsupported(gpu.capability):
+    if why := spec.objection_to(gpu.capability):
         raise UserError(f"{gpu.name}: {why}.")
     return gpu.fp8_tflops * 1e12 * (_BLOCKS_REACH if spec.recipe == "block" else 1)
 

@@ -107,7 +107,7 @@ class EngineLimits:
         self._said: dict[tuple[object, ...], str] = {}
         self._quickest: dict[tuple[int, int, int], Scheme] = {}
 
-    def refused(self, at: Degrees) -> RefusedLayout | None:
+    def find_refusal(self, at: Degrees) -> RefusedLayout | None:
         """The first thing that is wrong with degrees, whatever the rest of the plan."""
         if why := self.objection_to_tensor(at.tensor):
             return RefusedLayout("tensor", at.tensor, why)
@@ -140,7 +140,7 @@ class EngineLimits:
         tried: list[Scheme] = [("ring", 1), ("ulysses", 1), *(("ring_ulysses", n) for n in mixed), ("all_gather", 1)]
         return [one for one in tried if not self._scheme(tensor, context, *one)]
 
-    def quickest(
+    def quickest_scheme(
         self, at: Degrees, rows: int, sequence: bool, block_s: Callable[[ParallelPlan, int], float]
     ) -> Scheme:  # fmt: skip
         """Of the schemes; memory is much the same under each."""
@@ -222,7 +222,7 @@ def plans(allowed: EngineLimits, at: Degrees, block_s: Callable[[ParallelPlan, i
     """
     sequence = allowed.sequence(at.tensor, at.context)
     for rows, (virtual, schedule) in product(allowed.rows(at), allowed.stages(at.pipeline)):
-        attention, ulysses = allowed.quickest(at, rows, sequence, block_s)
+        attention, ulysses = allowed.quickest_scheme(at, rows, sequence, block_s)
         try:
             yield ParallelPlan(
                 tensor=at.tensor, sequence=sequence, pipeline=at.pipeline, virtual=virtual, context=at.context,

@@ -98,10 +98,10 @@ def memory(
 
 def _step_memory(known: ModelFacts, cut: BlockSplit, fp8: Fp8 | None, rows: int, tokens: float) -> TracedMemory:
     """What a step holds; where some blocks stay in bf16, a block keeps the mean of both kinds."""
-    held = known.held(cut, rows, tokens)
+    held = known.step_memory(cut, rows, tokens)
     if fp8 is None or (share := share_in_fp8(fp8, known.depth)) == 1:
         return held
-    wide = known.held(replace(cut, fp8=None), rows, tokens)
+    wide = known.step_memory(replace(cut, fp8=None), rows, tokens)
     most = {one.name: max(getattr(held, one.name), getattr(wide, one.name)) for one in fields(TracedMemory)}
     mean = {name: share * getattr(held, name) + (1 - share) * getattr(wide, name) for name in ("block", "spared")}
     return TracedMemory(**{**most, **mean})
@@ -141,9 +141,9 @@ def _devices(known: ModelFacts, plan: ParallelPlan, cut: BlockSplit, fp8: Fp8 | 
         counts: dict[Where, int] = {"block": sum(each[place]), "every": 1, "first": place == 0, "last": place == end}
         # Each of several stages keeps all of `every`.
         ranks = {where: 1 if where == "every" and plan.virtual > 1 else sharing for where in counts}
-        learned = sum(n * known.own(where, tensor, ranks[where], learning=True) for where, n in counts.items())
-        stored = sum(n * known.stored(where, tensor, ranks[where], narrow=cut.narrow) for where, n in counts.items())
-        gradients = {where: 4 * known.own(where, tensor, sharing, learning=True) for where in counts}
+        learned = sum(n * known.shard_numel(where, tensor, ranks[where], learning=True) for where, n in counts.items())
+        stored = sum(n * known.num_bytes(where, tensor, ranks[where], narrow=cut.narrow) for where, n in counts.items())
+        gradients = {where: 4 * known.shard_numel(where, tensor, sharing, learning=True) for where in counts}
         histories = 0
         if fp8 is not None and fp8.recipe == "delayed":  # the amax of so many steps of three operands, their factors
             block = share_in_fp8(fp8, known.depth) * known.large_linears * 3 * 4 * (fp8.history + 1)
@@ -152,7 +152,7 @@ def _devices(known: ModelFacts, plan: ParallelPlan, cut: BlockSplit, fp8: Fp8 | 
         updating = 4 * learned if cut.gpu and known.update_copies else 0
         if not cut.gpu:
             learning = [one for one in (*known.block, *known.first, *known.last, *known.every) if one.learns]
-            updating = 8 * max(weight.own(tensor, sharing) for weight in learning)
+            updating = 8 * max(weight.shard_numel(tensor, sharing) for weight in learning)
         yield StageMemory(
             place=place, blocks=each[place], first=place == 0, last=place == end,
             block_weights=width * known.local("block", tensor),
@@ -161,7 +161,7 @@ def _devices(known: ModelFacts, plan: ParallelPlan, cut: BlockSplit, fp8: Fp8 | 
             all_gradients=sum(n * gradients[where] for where, n in counts.items()),
             last_gradients=counts["last"] * gradients["last"], casts=cut.narrow and not cut.gathered,
             gathered=cut.gathered, copies=2 * known.local("block", tensor, wide=True),
-            whole=sum(n * known.own(where, tensor, 1, learning=True) for where, n in counts.items()),
+            whole=sum(n * known.shard_numel(where, tensor, 1, learning=True) for where, n in counts.items()),
             parameters=stored + known.buffers + histories, gradients=4 * learned, updating=updating,
             state=known.kept.by(torch.float32, learned),
             average=4 * learned if known.frozen else stored + known.buffers,

@@ -10,7 +10,7 @@ from itertools import combinations, product
 
 from nemo_vfm.perf.gpu_specs import GPUS, GpuSpec
 from nemo_vfm.perf.layouts import Degrees, divisors
-from nemo_vfm.perf.planner import LayoutChoice, Planner, PlanResult, Question
+from nemo_vfm.perf.planner import LayoutChoice, Planner, PlanQuery, PlanResult
 
 NARROW, OFFLOAD, NO_AVERAGE, GPU = "precision=bf16", "engine.offload_optimizer=true", "~callbacks.ema", "--gpu"
 AGAIN, SMALLER = "engine.recompute=blocks", "parallel.microbatches"
@@ -27,7 +27,7 @@ class Remedy:
     levers: frozenset[str] = frozenset()  #: what was changed, however it is written
 
 
-def remedies(question: Question, start: LayoutChoice, answer: PlanResult) -> list[Remedy]:
+def remedies(question: PlanQuery, start: LayoutChoice, answer: PlanResult) -> list[Remedy]:
     """Everything that helps alone, and pairs of changes of which neither does; the quickest step first.
 
     Where no pair helps, the smallest sets that do.
@@ -69,12 +69,12 @@ def smallest_number(planner: Planner, above: int) -> int | None:
                if tensor * context * pipeline * data <= _MAX_GPUS]  # fmt: skip
     for at in sorted(degrees, key=lambda one: one.gpus):
         whole = at.gpus <= each or at.gpus % each == 0
-        if at.gpus > above and whole and allowed.refused(at) is None and planner.some_fits(at):
+        if at.gpus > above and whole and allowed.find_refusal(at) is None and planner.some_fits(at):
             return at.gpus
     return None
 
 
-def _of_layout(question: Question, start: LayoutChoice) -> list[Remedy]:
+def _of_layout(question: PlanQuery, start: LayoutChoice) -> list[Remedy]:
     """Of changes that leave every degree as it is: all smallest sets of one or two, else the smallest ones."""
     levers = [*([SMALLER] if start.rows > 1 else []), *([] if start.recompute else [AGAIN]), *_settings(question)]
     found: list[Remedy] = []
@@ -87,7 +87,7 @@ def _of_layout(question: Question, start: LayoutChoice) -> list[Remedy]:
     return found
 
 
-def _settings(question: Question) -> Iterator[str]:
+def _settings(question: PlanQuery) -> Iterator[str]:
     if question.precision == "fp32":
         yield NARROW
     if not question.offload:
@@ -98,14 +98,14 @@ def _settings(question: Question) -> Iterator[str]:
         yield GPU
 
 
-def _larger_gpus(question: Question) -> list[GpuSpec]:
+def _larger_gpus(question: PlanQuery) -> list[GpuSpec]:
     """The smallest first; for a training in FP8 those that have such products."""
     least = question.machine.gpu.memory_gib
     fitting = (gpu for gpu in GPUS if question.fp8 is None or gpu.fp8_tflops is not None)
     return sorted((gpu for gpu in fitting if gpu.memory_gib > least), key=lambda gpu: gpu.memory_gib)
 
 
-def _remedy(question: Question, start: LayoutChoice, changes: frozenset[str]) -> Remedy | None:
+def _remedy(question: PlanQuery, start: LayoutChoice, changes: frozenset[str]) -> Remedy | None:
     """These changes of this layout, if it fits then."""
     plans, own = [start.plan], question.subject.batch // start.plan.data
     if SMALLER in changes:  # the same in more microbatches
@@ -127,7 +127,7 @@ def _as_remedy(choice: LayoutChoice, changes: frozenset[str], gpu: str) -> Remed
     return Remedy(settings, choice, gpu, changes)
 
 
-def _with_changes(question: Question, changes: frozenset[str]) -> Iterator[tuple[str, Question]]:
+def _with_changes(question: PlanQuery, changes: frozenset[str]) -> Iterator[tuple[str, PlanQuery]]:
     """The question after changes of settings; of larger GPUs one after another."""
     changed = replace(
         question, precision="bf16" if NARROW in changes else question.precision,

@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 from nemo_vfm.core.without_compiler import without_compiler
-from nemo_vfm.parallel.apply.frozen_weights import narrowable, only_adapters_learn
+from nemo_vfm.parallel.apply.frozen_weights import castable_weights, only_adapters_learn
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory, match_modules
 from nemo_vfm.parallel.plan.static_memory import StaticMemory, split_axis
 from nemo_vfm.perf.model_work import num_parameters
 from nemo_vfm.perf.stand_ins import Shapes, sample_tokens
-from nemo_vfm.perf.traced import BlockSplit, Even, TracedMemory, trace_step, two_blocks
+from nemo_vfm.perf.traced import AffineMemory, BlockSplit, TracedMemory, trace_step, two_blocks
 
 Where = Literal["block", "first", "last", "every"]
 _ADAMW: OptimizerFactory = partial(torch.optim.AdamW, lr=1e-4)
@@ -41,7 +41,7 @@ class Weight:
         whole = prod(self.shape)
         return whole if self.axis is None else whole // tensor
 
-    def own(self, tensor: int, sharing: int) -> int:
+    def shard_numel(self, tensor: int, sharing: int) -> int:
         """The same where so many ranks share its rows; of the one with most."""
         rows = self.shape[0] if self.shape else 1
         rows = rows // tensor if self.axis == 0 else rows
@@ -63,7 +63,7 @@ class ModelFacts:
     buffers: int  #: bytes of what is no parameter
     optimizer: OptimizerFactory  #: builds the optimizer
     kept: StaticMemory  #: what it keeps
-    traces: dict[tuple[BlockSplit, bool], Even] = field(
+    traces: dict[tuple[BlockSplit, bool], AffineMemory] = field(
         default_factory=dict
     )  #: what was found of ways to cut the blocks
     update_copies: bool = True  #: whether, on a GPU, it makes a copy of a moment while it updates
@@ -74,7 +74,7 @@ class ModelFacts:
     #: what `memory` found of devices of a layout, whatever their microbatches
     standing: dict[tuple[object, ...], list[Any]] = field(default_factory=dict)
 
-    def own(self, where: Where, tensor: int, sharing: int, *, learning: bool = False) -> int:
+    def shard_numel(self, where: Where, tensor: int, sharing: int, *, learning: bool = False) -> int:
         """Numbers of these weights on the fullest of so many tensor ranks and ranks that share rows.
 
         Args:
@@ -86,16 +86,16 @@ class ModelFacts:
         key = where, tensor, sharing, learning
         if key not in self.sums:
             weights: tuple[Weight, ...] = getattr(self, where)
-            self.sums[key] = sum(one.own(tensor, sharing) for one in weights if one.learns or not learning)
+            self.sums[key] = sum(one.shard_numel(tensor, sharing) for one in weights if one.learns or not learning)
         return self.sums[key]
 
-    def stored(self, where: Where, tensor: int, sharing: int, *, narrow: bool) -> int:
+    def num_bytes(self, where: Where, tensor: int, sharing: int, *, narrow: bool) -> int:
         """Bytes of them: fp32, and under bf16 arithmetic two each of what is stored in it."""
         key = "stored", where, tensor, sharing, narrow
         if key not in self.sums:
             weights: tuple[Weight, ...] = getattr(self, where)
             self.sums[key] = sum(
-                (2 if narrow and one.narrows else 4) * one.own(tensor, sharing) for one in weights
+                (2 if narrow and one.narrows else 4) * one.shard_numel(tensor, sharing) for one in weights
             )  # fmt: skip
         return self.sums[key]
 
@@ -111,7 +111,7 @@ class ModelFacts:
             self.sums[key] = sum(one.local(tensor) for one in weights if not (wide and one.narrows))
         return self.sums[key]
 
-    def held(self, cut: BlockSplit, rows: float, tokens: float) -> TracedMemory:
+    def step_memory(self, cut: BlockSplit, rows: float, tokens: float) -> TracedMemory:
         """What a step holds; a way of cutting blocks is traced when it is first asked for.
 
         Always with as many tokens, those of a sample or of a ring's half, so that nothing depends on who asks first.
@@ -140,7 +140,7 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
     modules = [name for name, _ in model.named_modules()]
     ends = {kind: tuple(f"{module}." for module in match_modules(getattr(how, kind), modules))
             for kind in ("first", "last", "every")}  # fmt: skip
-    narrows = narrowable(model)
+    narrows = castable_weights(model)
     weights = {
         name: Weight(tuple(p.shape), split_axis(name, how), p.requires_grad, name in narrows)
         for name, p in model.named_parameters()
@@ -178,8 +178,8 @@ class CachedTraces(ModelFacts):
         default_factory=dict
     )  #: what was asked for before
 
-    def held(self, cut: BlockSplit, rows: float, tokens: float) -> TracedMemory:
-        """See `ModelFacts.held`."""
+    def step_memory(self, cut: BlockSplit, rows: float, tokens: float) -> TracedMemory:
+        """See `ModelFacts.step_memory`."""
         key = cut, rows, tokens
         if key not in self.sketched:
             found = self._with_fsdp_weights(replace(cut, gathered=True), rows, tokens)
@@ -216,7 +216,7 @@ class CachedTraces(ModelFacts):
         return TracedMemory(**found)
 
     def _trace(self, cut: BlockSplit, rows: float, tokens: float) -> TracedMemory:
-        super().held(cut, 1, tokens)
+        super().step_memory(cut, 1, tokens)
         return self.traces[cut, True].at(rows, tokens)
 
 

@@ -33,7 +33,7 @@ PrecisionName = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PlanQuery:
     """What is planned."""
 
     subject: Subject  #: the model, its samples and its batch
@@ -123,7 +123,7 @@ _Full = dict[tuple[object, ...], int]
 class Planner:
     """Answers one question for any number of GPUs."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: PlanQuery) -> None:
         self.question, self.allowed = question, EngineLimits(question.subject, question.fp8)
         fp32 = question.precision == "fp32"
         self.clock = Clock(question.work, question.machine, fp32=fp32, fp8=question.fp8)
@@ -141,7 +141,7 @@ class Planner:
         families: dict[tuple[int, int, int, int], LayoutChoice] = {}
         refused, over = [], []
         for every in shared_by_all(gpus):
-            if (refusal := self.allowed.refused(every)) is not None:
+            if (refusal := self.allowed.find_refusal(every)) is not None:
                 refused.append((len(divisors(every.data)), refusal))
                 continue
             best: LayoutChoice | None = None
@@ -149,7 +149,7 @@ class Planner:
             for at in reversed(weight_sharings(every)):
                 if at.shard * at.context == 1:  # weights that nobody shares need no room to be brought together
                     full = {}
-                found = self._best(at, inf if best is None else best.time.total, full)
+                found = self._best_layout(at, inf if best is None else best.time.total, full)
                 if found is not None and not self.question.fits(found.memory):
                     over.append(found)
                     gpu = self.question.machine.gpu
@@ -171,7 +171,7 @@ class Planner:
             UserError: the engine would not take it.
         """
         at = Degrees(plan.pipeline, plan.replicate, plan.shard, plan.context, plan.tensor)
-        if (why := self.allowed.refused(at)) is not None:
+        if (why := self.allowed.find_refusal(at)) is not None:
             raise UserError(why.why)
         rows = max(1, self.question.subject.batch // plan.data // plan.microbatches)
         time = self.clock.step(plan, rows, recompute=recompute, offload=self.question.offload)
@@ -187,7 +187,7 @@ class Planner:
         )  # fmt: skip
         return self.question.fits(self._memory(plan, rows, recompute=True))
 
-    def _best(self, at: Degrees, limit: float, full: "_Full") -> LayoutChoice | None:
+    def _best_layout(self, at: Degrees, limit: float, full: "_Full") -> LayoutChoice | None:
         """The quickest layout of these degrees that fits; where none does, the one that needs least.
 
         None where some fit and none takes less than `limit`: then a quicker one of its family is known.
@@ -196,7 +196,7 @@ class Planner:
         key = at.pipeline, at.data, at.context, at.tensor
         if key not in self._layouts:  # of these degrees, however data ranks share weights
             self._layouts[key] = [
-                _TriedLayout(self.clock.timed(plan, rows, recompute=again), rows, again)
+                _TriedLayout(self.clock.time_plan(plan, rows, recompute=again), rows, again)
                 for plan, rows in plans(self.allowed, at, self.clock.block_s)
                 for again in (False, True)
             ]
@@ -254,7 +254,7 @@ class LayoutCost:
     gpu_hours: float | None  #: of all GPUs in these days
 
 
-def cost(choice: LayoutChoice, question: Question, steps: int | None) -> LayoutCost:
+def cost(choice: LayoutChoice, question: PlanQuery, steps: int | None) -> LayoutCost:
     """Reckon one layout; `steps` of the training are None where they are not known."""
     time, gpus, batch = choice.time, choice.plan.world, question.subject.batch
     peak = question.machine.gpu.flops_per_s * gpus

@@ -21,7 +21,7 @@ from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.fp8 import fp8_linear
 from nemo_vfm.parallel.fp8.fp8_product import emulated_product
 from nemo_vfm.parallel.fp8.operands import Operands
-from nemo_vfm.parallel.fp8.quantise import Quantised
+from nemo_vfm.parallel.fp8.quantise import Fp8Tensor
 from nemo_vfm.parallel.plan.adapter_split import ADAPTERS, ShardableAdapter, TensorSplit
 from nemo_vfm.parallel.plan.sharding_spec import match_modules
 
@@ -30,7 +30,7 @@ from nemo_vfm.parallel.plan.sharding_spec import match_modules
 def fp8_products_of(*, gpu: bool) -> Iterator[None]:
     """Of a GPU's tensor cores and casts, or of the emulation on a CPU, which has both operands in fp32 as well."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(fp8_linear, "product", _native if gpu else _emulate_product))
+        stack.enter_context(mock.patch.object(fp8_linear, "product", _native_product if gpu else _emulate_product))
         if gpu:
             replacement = partialmethod(_quantise_both_ways, Operands.quantise_both_ways)
             stack.enter_context(mock.patch.object(Operands, "quantise_both_ways", replacement))
@@ -38,24 +38,24 @@ def fp8_products_of(*, gpu: bool) -> Iterator[None]:
 
 
 def _quantise_both_ways(
-    self: Operands, otherwise: Callable[..., tuple[Quantised | None, Quantised | None]], x: Tensor, role: str, *,
+    self: Operands, otherwise: Callable[..., tuple[Fp8Tensor | None, Fp8Tensor | None]], x: Tensor, role: str, *,
     rowwise: bool = True, columnwise: bool = False,
-) -> tuple[Quantised | None, Quantised | None]:  # fmt: skip
+) -> tuple[Fp8Tensor | None, Fp8Tensor | None]:  # fmt: skip
     """Elements alone: scales are small, and a program holds what it computes with. Of bf16, as Triton's casts are."""
     if x.dtype != torch.bfloat16:
         return otherwise(self, x, role, rowwise=rowwise, columnwise=columnwise)
     x, dtype = x.contiguous(), self.dtype(role)
-    first = Quantised(torch.empty_like(x, dtype=dtype), x.new_empty(())) if rowwise else None
-    second = Quantised(x.new_empty(x.shape[::-1], dtype=dtype), x.new_empty(())) if columnwise else None
+    first = Fp8Tensor(torch.empty_like(x, dtype=dtype), x.new_empty(())) if rowwise else None
+    second = Fp8Tensor(x.new_empty(x.shape[::-1], dtype=dtype), x.new_empty(())) if columnwise else None
     return first, second
 
 
-def _emulate_product(a: Quantised, b: Quantised, *, fast: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
+def _emulate_product(a: Fp8Tensor, b: Fp8Tensor, *, fast: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
     """As on a device without such products; asking torch which dtype to sum in would be one more operation."""
     return emulated_product(a, b).to(dtype)
 
 
-def _native(a: Quantised, b: Quantised, *, fast: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
+def _native_product(a: Fp8Tensor, b: Fp8Tensor, *, fast: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
     """An output, and for a while a copy of each operand that does not lie along the sum."""
     held = [operand.elements.contiguous() for operand in (a, b)]
     product = torch.empty(len(a.elements), len(b.elements), dtype=dtype)
@@ -134,7 +134,7 @@ def exchange_as_dtensor(model: Cuttable, ranks: int, sequence: bool) -> None:
     for name in match_modules(how.row + how.vocabulary, modules):
         # The sum of what all ranks have, or a part of it.
         modules[name].register_forward_hook(
-            lambda _, inputs, output, count=ranks if sequence else 1: _Summed.apply(output, count)  # type: ignore[no-untyped-call]
+            lambda _, inputs, output, count=ranks if sequence else 1: _ReduceStandIn.apply(output, count)  # type: ignore[no-untyped-call]
         )
         _split_beside(modules[name], "row", ranks, tokens=sequence)
 
@@ -155,13 +155,13 @@ class _BesideSplit(TensorSplit):
     def part(self, parameter: nn.Parameter, dim: int) -> nn.Parameter:
         return parameter
 
-    def whole(self, h_BSR: Tensor) -> Tensor:
+    def redistribute(self, h_BSR: Tensor) -> Tensor:
         """Gathered, or a sum's part."""
-        exchange: Any = _GatherStandIn if self.kind == "column" else _Summed
+        exchange: Any = _GatherStandIn if self.kind == "column" else _ReduceStandIn
         exchanged: Tensor = exchange.apply(h_BSR, self.ranks if self.tokens else 1)
         return exchanged
 
-    def summed(self, part: Tensor) -> Tensor:
+    def reduce(self, part: Tensor) -> Tensor:
         """As large as it is."""
         return part
 
@@ -177,7 +177,7 @@ class _GatherStandIn(torch.autograd.Function):
         return _part(grads[0], ctx.ranks), None
 
 
-class _Summed(torch.autograd.Function):
+class _ReduceStandIn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: int) -> Tensor:
         ctx.ranks = ranks
@@ -247,7 +247,7 @@ def sample_tokens(model: object, shapes: Shapes) -> int:
     patch = prod(getattr(model, "patch", (1, 1, 1)))
     if "latents_BCTHW" in shapes:
         return prod(shapes["latents_BCTHW"][2:]) // patch
-    raise ValueError(f"there are neither tokens_BS nor latents_BCTHW among {sorted(shapes)}")
+    raise ValueError(f"tokens are counted for inputs tokens_BS or latents_BCTHW, but these are {sorted(shapes)}")
 
 
 def _round(size: int, multiple: int) -> int:

@@ -125,9 +125,9 @@ class Clock:
 
     def step(self, plan: ParallelPlan, rows: int, *, recompute: bool, offload: bool = False) -> StepTime:
         """One optimizer step with so many `rows`, samples of a device in one microbatch."""
-        return self.shared_as(self.timed(plan, rows, recompute=recompute), plan, offload=offload)
+        return self.shared_as(self.time_plan(plan, rows, recompute=recompute), plan, offload=offload)
 
-    def timed(self, plan: ParallelPlan, rows: int, *, recompute: bool) -> TimedStep:
+    def time_plan(self, plan: ParallelPlan, rows: int, *, recompute: bool) -> TimedStep:
         """What does not depend on how data ranks share weights: with many GPUs there are ten ways for each layout."""
         block = self._block(plan, rows, recompute)
         # The device that works longest; of those in the middle any with most blocks will do.

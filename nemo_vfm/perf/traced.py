@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.without_compiler import without_compiler
-from nemo_vfm.parallel.apply.frozen_weights import narrowable
+from nemo_vfm.parallel.apply.frozen_weights import castable_weights
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.fp8.use_fp8 import use_fp8
 from nemo_vfm.parallel.layers.linear import native_products
@@ -71,7 +71,7 @@ Line = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Even:
+class AffineMemory:
     """What a step holds, as a function of its samples and of their tokens."""
 
     #: of each number of `TracedMemory`, the moments that may be the fullest; each is fixed + samples (each + tokens *
@@ -84,7 +84,7 @@ class Even:
         return TracedMemory(**{n: max(f + rows * e + size * t for f, e, t in lines) for n, lines in self.lines.items()})
 
 
-def trace_step(model: Cuttable, shapes: Shapes, cut: BlockSplit, *, tokens: int, single: bool) -> Even:
+def trace_step(model: Cuttable, shapes: Shapes, cut: BlockSplit, *, tokens: int, single: bool) -> AffineMemory:
     """What a step of two blocks holds.
 
     Args:
@@ -114,7 +114,7 @@ def trace_step(model: Cuttable, shapes: Shapes, cut: BlockSplit, *, tokens: int,
             if not any(all(x >= y for x, y in zip(other, line, strict=True)) for other in kept):
                 kept.append(line)
         found[name] = kept
-    return Even(found)
+    return AffineMemory(found)
 
 
 def _moments(model: Cuttable, shapes: Shapes, cut: BlockSplit, rows: int, tokens: int) -> tuple[Moments, int]:
@@ -125,7 +125,7 @@ def _moments(model: Cuttable, shapes: Shapes, cut: BlockSplit, rows: int, tokens
     with ExitStack() as stack:
         stack.enter_context(without_compiler())
         live = stack.enter_context(LiveBytes())
-        how, narrows = small.plan(), narrowable(_module(small)) if cut.narrow else set()
+        how, narrows = small.plan(), castable_weights(_module(small)) if cut.narrow else set()
         made: dict[int, nn.Parameter] = {}
         for path, module in _module(small).named_modules():
             for name, parameter in module._parameters.items():

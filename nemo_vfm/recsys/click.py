@@ -132,7 +132,7 @@ class Click:
                   for name, label_B in prepared.targets.items()}  # fmt: skip
         return _tensors(counts)
 
-    def grouped(self, prepared: ModelInputs, group: str) -> dict[str, dict[str, Tensor]]:
+    def group_scores(self, prepared: ModelInputs, group: str) -> dict[str, dict[str, Tensor]]:
         """See `RanksGroups`: by `session`, or by a feature with at most one id, without which a sample counts nowhere.
 
         Raises:
@@ -163,8 +163,8 @@ class Click:
             for name, label_B in prepared.targets.items()
         }
 
-    def merged(self, parts: Sequence[Contribution]) -> Contribution:
-        return _tensors({name: ScoreCounts.merged([_counts(part, name) for part in parts]) for name in self.labels})
+    def merge(self, parts: Sequence[Contribution]) -> Contribution:
+        return _tensors({name: ScoreCounts.merge([_counts(part, name) for part in parts]) for name in self.labels})
 
     def validation_metrics(self, merged: Contribution) -> ValidationMetrics:
         """See `HasValidationMetrics`: AUC, normalised entropy and calibration of each label; more in the details."""

@@ -107,7 +107,7 @@ class TableSampleReader:
         if isinstance(self._order, TimeOrder):
             return self._order.read(window)
         groups = self._order.row_groups(window)
-        stored = self.reader.stored(groups)
+        stored = self.reader.load_row_groups(groups)
         kept_M = torch.cat([self.rows.of(group) for group in groups]).nonzero().squeeze(1)
         return self.reader.window(stored, self._order.arrange(window, kept_M, stored.samples.session_B))
 
@@ -215,7 +215,11 @@ class FeatureTableData(ScheduledData[range]):
     def no_samples(self) -> FeatureBatch:
         """See `HasColumns`."""
         reader = self._reader(self.folder)
-        return reader.window(reader.stored([0]), torch.zeros(0, dtype=torch.int64)).batch
+        return reader.window(reader.load_row_groups([0]), torch.zeros(0, dtype=torch.int64)).batch
+
+    def is_written(self) -> bool:
+        """See `HasTableRows`."""
+        return (self.folder / NAME).is_file()
 
     def table_rows(self) -> dict[str, int]:
         """See `HasTableRows`: those of the features that are read, as the import gave their ids rows.
@@ -225,7 +229,7 @@ class FeatureTableData(ScheduledData[range]):
             DataError: its manifest is damaged.
         """
         folder = local(self.folder, "the folder of the feature table")
-        if not (folder / NAME).is_file():
+        if not self.is_written():
             raise UserError(f"there is no feature table in {folder} yet: run the step that writes it first")
         manifest = read_manifest(folder)
         names = _choose("features", self.features, manifest.schema.features)
@@ -358,7 +362,7 @@ class OrderedBatches:
         return map(self.__getitem__, range(len(self)))
 
     def _read(self, number: int) -> FeatureBatch:
-        rows_M, stored = self._chosen(number).nonzero().squeeze(1), self._reader.stored([number])
+        rows_M, stored = self._chosen(number).nonzero().squeeze(1), self._reader.load_row_groups([number])
         found = self._reader.window(stored, rows_M).batch
         return replace(found, session_B=stored.samples.session_B[rows_M])  # predictions have it as a column
 

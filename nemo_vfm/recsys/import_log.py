@@ -203,8 +203,8 @@ class ImportLog:
         skip = writer.resume()
         with bar("write", counts.kept, 0, "rows") as line:
             for chunk in sort.sorted_chunks():
-                done = self.source.completed(chunk)
-                done = done if sampling is None or not cut else sampling.kept(done, counts.dropped)
+                done = self.source.complete(chunk)
+                done = done if sampling is None or not cut else sampling.sample_rows(done, counts.dropped)
                 for unwritten in without_first([done], skip):
                     writer.add(unwritten)
                 skip = max(0, skip - len(done))

@@ -42,21 +42,21 @@ NAME = "predictions.parquet"
 
 @makes("predictions.parquet")
 class ScoreTable:
-    """Writes `predictions.parquet`: `id`, `session`, `weight`, the table's labels, a score a label, and what is kept.
+    """Writes `predictions.parquet`: `id`, `session`, `weight`, the table's labels, a score a label, and `keep`.
 
-    Each rank scores parts of some batches, which are joined in the order of the table. Killed and started again, a run
-    resumes with the parts that are missing, and comes to the same bytes; so it does on another number of ranks. The
-    scores of held-out samples are those that the training measured, to the bit, with its batch size.
+    Ranks share the batches in parts, which are joined in the table's order. A killed run resumes with the missing
+    parts. The file is the same to the byte after a resume, and on any number of ranks. With the training's batch size,
+    the scores of held-out samples are bit for bit those that it measured.
 
     Args:
         model: builds the model; the same node as in training.
-        checkpoint: a run folder, a folder of checkpoints (the newest whole one is taken), or a checkpoint.
-        task: the training's; its labels say what the scores are of. The table may lack labels.
-        data: the table. Samples with ids that are no rows are left out, where `out_of_range: weight_0` lets them pass.
+        checkpoint: a run folder, a folder of checkpoints (the newest complete one is taken), or a checkpoint.
+        task: the training's; there is a score for each of its labels. The table may lack labels.
+        data: the table. Under `out_of_range: weight_0`, samples with an id that is out of range are left out.
         samples: `all` of the table, or those that training holds out, with the seed of this run.
-        keep: dense numbers and features that become columns, too; a feature's are lists of ids.
-        weights: which of its weights; None takes the averaged ones (ema) where there are some.
-        precision: of the arithmetic; the training's gives its bits.
+        keep: dense numbers and features to copy to columns; a feature's column has lists of ids.
+        weights: which weights of the checkpoint; None takes the averaged ones (ema) if there are any.
+        precision: of the arithmetic; only the training's gives the same bits.
         ranks: devices that share the work, each with the whole model.
         part_batches: batches of a part.
     """
@@ -83,10 +83,10 @@ class ScoreTable:
         ParallelPlan(replicate=self.ranks).require(num_ranks)
 
     def run(self, run: Run) -> Outcome:
-        """Score what is not scored yet.
+        """Score the parts that are missing, and join all.
 
         Raises:
-            UserError: there is no checkpoint, or it is of another model; or the table lacks what the model reads.
+            UserError: there is no checkpoint, or it is of another model; or the table lacks a column.
             NothingKept: there are no samples.
         """
         import pyarrow.parquet as pq
@@ -106,12 +106,12 @@ class ScoreTable:
             "keep": [*self.keep], "labels": [*self.task.labels],
             "batches": [len(batches), self.data.batch_size, self.part_batches],
         }  # fmt: skip
-        done = first_says(_begin(run.folder, plan) if ranks.is_first() else "")
+        done = first_says(_prepare(run.folder, plan) if ranks.is_first() else "")
         if not done:
             self._score(run.folder, engine, batches)
             everyone_says("scored its parts")
             if ranks.is_first():
-                # One file of all parts, a batch at a time; then the parts go.
+                # Join all parts, a batch at a time, and delete them.
                 paths = [_part(run.folder, number) for number in range(-(-len(batches) // self.part_batches))]
                 with (
                     atomic_path(run.folder / NAME) as temporary,
@@ -127,10 +127,10 @@ class ScoreTable:
         return Outcome(f"{rows:,} samples scored in {run.folder / NAME}", {"samples": rows}, bool(done))
 
     def _engine(self, seed: int) -> tuple[StepRunner, str]:
-        """With the weights, and their hash. A training evaluates by the same engine, so the bits are the same."""
+        """(engine with the weights, their SHA-256). Training evaluates with the same engine, so the bits are equal."""
         unused: OptimizerFactory = partial(torch.optim.SGD, lr=0.0)
-        parts = EngineInputs(self.model, self.task, unused, self.precision, seed, ParallelPlan())
-        runner = TorchEngine().start(parts)
+        inputs = EngineInputs(self.model, self.task, unused, self.precision, seed, ParallelPlan())
+        runner = TorchEngine().start(inputs)
         with open_checkpoint(self.checkpoint, gather_group()) as found:
             group = self.weights or ("ema" if "ema" in found.saved.groups else "model")
             fill(runner.model.state_dict(), weights_of(found.saved, group), gather_group())
@@ -138,7 +138,7 @@ class ScoreTable:
             return runner, found.saved.sha256[group]
 
     def _score(self, folder: Path, runner: StepRunner, batches: OrderedBatches) -> None:
-        """The parts of this rank that are not there."""
+        """Write this rank's missing parts."""
         import pyarrow.parquet as pq
 
         parts = range(ranks.rank(), -(-len(batches) // self.part_batches), self.ranks)
@@ -146,7 +146,7 @@ class ScoreTable:
             part: range(part * self.part_batches, min(len(batches), (part + 1) * self.part_batches))
             for part in parts if not _part(folder, part).is_file()
         }  # fmt: skip
-        with bar("score", sum(map(len, missing.values())), 0, "batches") as line:
+        with bar("score", sum(map(len, missing.values())), 0, "batches") as progress:
             for part, numbers in missing.items():
                 writer = None
                 with atomic_path(_part(folder, part)) as path:
@@ -154,24 +154,24 @@ class ScoreTable:
                         table = self._table(runner, batches[number], batches.dense)
                         writer = writer or pq.ParquetWriter(path, table.schema)
                         writer.write_table(table, row_group_size=max(1, len(table)))
-                        line.advance(1)
+                        progress.advance(1)
                     assert writer is not None
                     writer.close()
 
     def _table(self, runner: StepRunner, batch: FeatureBatch, dense: Sequence[str]) -> "pa.Table":
-        """Of the samples whose ids are rows."""
+        """The rows of one batch, without samples of weight 0: some of their ids are out of range."""
         import pyarrow as pa
 
+        # The task needs every label; those that the table lacks are NaN, and get no column.
         unknown = {name: torch.full((len(batch),), torch.nan) for name in self.task.labels if name not in batch.labels}
-        sound_M = batch.weight_B.nonzero().squeeze(1)
+        valid_M = batch.weight_B.nonzero().squeeze(1)
         _, prepared = runner.evaluate(replace(batch, labels={**batch.labels, **unknown}))
-        found = self.task.columns(prepared)
         absent = {self.task.column_name("label", name) for name in unknown}
-        found = {name: column.cpu()[sound_M] for name, column in found.items() if name not in absent}
-        columns = {name: pa.array(column.numpy()) for name, column in found.items()}
+        found = {name: column for name, column in self.task.columns(prepared).items() if name not in absent}
+        columns = {name: pa.array(column.cpu()[valid_M].numpy()) for name, column in found.items()}
         if taken := sorted(columns.keys() & {*self.keep}):
             raise UserError(f"keep names {taken[0]!r}, which is a column of predictions already")
-        kept = batch.expanded().select(sound_M) if self.keep else batch
+        kept = batch.expand().select(valid_M) if self.keep else batch
         for name in self.keep:
             if name in dense:
                 columns[name] = pa.array(kept.dense_BF[:, dense.index(name)].numpy())
@@ -187,8 +187,8 @@ def _part(folder: Path, number: int) -> Path:
     return folder / f".scores-{number:06d}.parquet"
 
 
-def _begin(folder: Path, plan: Json) -> str:
-    """Not empty where all is scored. Parts of another table or other weights are taken away."""
+def _prepare(folder: Path, plan: Json) -> str:
+    """Delete what another plan wrote, and write this plan; "done" if all of it is scored already, else ""."""
     path = folder / "plan.json"
     before = read_json(path) if path.is_file() else None
     if before == plan and (folder / NAME).is_file():

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import write_text
+from nemo_vfm.core.types.job import REPORT
 from nemo_vfm.report.page import page_text
 from nemo_vfm.report.parts.chart import ChartLine, Point, grid, line_chart, smooth_both_ways, spreads
 from nemo_vfm.report.parts.head import Head
@@ -114,7 +115,7 @@ def write(path: Path, title: str, runs: Sequence[ComparedRun], best: str = "", m
     losses = [name for name in known if name.split("/")[-1] in ("val_loss", "loss")]
     differing = [name for name in known if len({run.figures[name] for run in runs if name in run.figures}) > 1]
     figures = list(dict.fromkeys(losses + differing))[:4]
-    pages = [run.folder / "report.html" for run in runs]
+    pages = [run.folder / REPORT for run in runs]
     links = [f"./{quote(os.path.relpath(page, path.parent))}" if page.is_file() else "" for page in pages]
     rows = [
         {"name": run.name, "look": look, "state": run.state, "link": link,

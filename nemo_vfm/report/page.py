@@ -10,13 +10,13 @@ from markupsafe import Markup
 
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import write_text
+from nemo_vfm.core.types.job import REPORT
 from nemo_vfm.report import sections
 from nemo_vfm.report.parts.head import Head, head
 from nemo_vfm.report.parts.media import SectionMedia
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import ENVIRONMENT, Card, Section, fragment
 
-NAME = "report.html"
 MEDIA_BYTES = 10_500_000  # base64 makes it 14 MB, still quick to open and small enough to mail
 
 
@@ -27,7 +27,7 @@ def write(folder: Path) -> Path:
         NotADirectoryError: there is no such folder.
         OSError: the page cannot be written.
     """
-    path = folder / NAME
+    path = folder / REPORT
     write_text(path, conceal(render(folder)))
     return path
 

@@ -62,7 +62,7 @@ class Lines(NamedTuple):
         return cls(sections.min(axis=1).T, sections.max(axis=1).T, step_L, jump_L, detail_L)
 
     @classmethod
-    def joined(cls, frames: "Sequence[Lines]") -> Self:
+    def combine(cls, frames: "Sequence[Lines]") -> Self:
         """The same lines, of several frames."""
         lowest, highest, *means = zip(*frames, strict=True)
         return cls(np.min(lowest, axis=0), np.max(highest, axis=0), *(np.mean(one, axis=0) for one in means))
@@ -81,9 +81,9 @@ class Borders(NamedTuple):
         return cls(Lines.of(luma_HW, turned_WH), Lines.of(turned_WH, luma_HW))
 
     @classmethod
-    def joined(cls, frames: "Sequence[Borders]") -> Self:
+    def combine(cls, frames: "Sequence[Borders]") -> Self:
         """Those of several frames of one size."""
-        return cls(*(Lines.joined(lines) for lines in zip(*frames, strict=True)))
+        return cls(*(Lines.combine(lines) for lines in zip(*frames, strict=True)))
 
 
 def _sums(steps: cv2.typing.MatLike, axis: int) -> NDArray[np.int32]:
@@ -118,7 +118,7 @@ def picture_box(luma_THW: NDArray[np.uint8]) -> PixelBox | None:
 
     None, too, where what is left would be no picture but a title on black ground, or nothing.
     """
-    box = find_picture(Borders.joined([Borders.of(luma_HW) for luma_HW in luma_THW])).box
+    box = find_picture(Borders.combine([Borders.of(luma_HW) for luma_HW in luma_THW])).box
     height, width = luma_THW.shape[1:]
     return None if box == PixelBox(0, 0, width, height) else box
 

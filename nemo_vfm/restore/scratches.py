@@ -1,7 +1,7 @@
-"""Finds single upright scratches that stay in place for at least half of the height, and what they add.
+"""Finds vertical scratches, over at least half of the height and at the same place in all frames, and what they add.
 
-A pole is as upright as a scratch. But a scratch is added to the picture, and what lies behind shows through. So along a
-scratch the difference from its sides varies no more than beside it. And it stays in place while the scene moves.
+A pole is vertical, too. But a scratch is added to the picture, which shows through: along it the contrast with the
+columns beside it varies no more than between those. And it stays in place while the scene moves. `Destripe` removes it.
 
 Shape letters: T frames, H height, W width, C columns looked at.
 """
@@ -15,35 +15,35 @@ from numpy.typing import NDArray
 from nemo_vfm.core.types.media_types import Plane
 from nemo_vfm.restore.stripe_excess import halves
 
-_WIDTHS = (1, 3)  # pixels, of the means that are compared with their sides
-_GAP = 2  # pixels to a side, beyond the blur of a coder
-_BORDER = 6  # columns at each side, which have no neighbours
-# Clean clips and clips with scratches of 25 grey levels, 18 of each: agreement at most 0.64 and at least 0.76, but
-# for a line in a drawn room (0.79, with 2.8 times its spread) and one behind a window (0.97, 3.1 times its sides').
-_AGREE = 0.72  # of the rows, those above both sides less those below both
-_LEAST = 6.0  # grey levels
-_CLEAR = 3.0  # times the spread along it
-_ROUGHER = 2.2  # times the spread along its sides
-_BESIDE = (-9, -7, -5, 5, 7, 9)
+_WIDTHS = (1, 3)  # pixels, of scratches that are looked for
+_GAP = 2  # pixels between a scratch and what it is compared with, beyond the blur of a codec
+_BORDER = 6  # columns at each side, which have too few neighbours
+# Agreement was at most 0.64 in 18 clean clips and at least 0.76 in 18 with scratches of 25 grey levels. Two lines of
+# clean scenes reached 0.79 (level 2.8 times its spread) and 0.97 (spread 3.1 times that beside): the others stop them.
+_MIN_AGREEMENT = 0.72  # share of rows that are brighter than both sides, less the share that are darker than both
+_MIN_LEVEL = 6.0  # grey levels
+_MIN_LEVEL_TO_SPREAD = 3.0  # contrast over its spread along the scratch
+_MAX_SPREAD_RATIO = 2.2  # spread of the contrast along the scratch over that beside it
+_BESIDE = (-9, -7, -5, 5, 7, 9)  # columns, from a scratch to those that are compared with it
 
 
 @dataclass(frozen=True, slots=True)
 class Scratches:
-    """Where scratches are, and what they add."""
+    """The scratches of a clip, and what they add to each frame."""
 
-    count: int  #: how many
-    added_HW: Plane  #: grey levels; 0 but for a few columns
+    count: int
+    added_HW: Plane  #: grey levels; 0 except in scratched columns
 
 
 def find_scratches(luma_THW: NDArray[np.uint8]) -> Scratches | None:
-    """The scratches that all of some frames, spread over a clip, have at the same place; None without."""
+    """Find the scratches of frames spread over a clip; None if there are none, or a side is below 64 pixels."""
     height, width = luma_THW.shape[1:]
     if min(height, width) < 64:
         return None
     frames_THW = luma_THW.astype(np.float32)
     columns_W = np.zeros(width, bool)
     for size in _WIDTHS:
-        # How much brighter each place is than the mean of its sides; and 1 above both, -1 below both, 0 in between.
+        # The contrast of each pixel with the mean of both sides; and 1 above both, -1 below both, 0 in between.
         far = size // 2 + _GAP
         core_THW = np.stack([cv2.blur(frame, (size, 1)) for frame in frames_THW])
         left_THW, right_THW = np.roll(frames_THW, far, 2), np.roll(frames_THW, -far, 2)
@@ -63,42 +63,42 @@ def find_scratches(luma_THW: NDArray[np.uint8]) -> Scratches | None:
 
 
 def _mark(columns_W: NDArray[np.bool_], over_THW: Plane, agree_THW: Plane, size: int) -> None:
-    """Mark the columns in which half of the height is scratched."""
+    """Set the columns of scratches that go through all of these rows."""
     agree_W = agree_THW.mean((0, 1))
     agree_W[:_BORDER] = agree_W[-_BORDER:] = 0
-    places_C = np.flatnonzero(np.abs(agree_W) >= _AGREE)  # medians are slow: only of these
+    places_C = np.flatnonzero(np.abs(agree_W) >= _MIN_AGREEMENT)  # medians are slow, so only these get any
     for place in places_C:
         around = np.clip([place + step for step in _BESIDE], 0, len(columns_W) - 1)
         level_T, spread_T = _level(over_THW[:, :, [place]])
         level, spread = float(np.median(level_T)), max(1.0, float(np.median(spread_T)))
         beside = max(1.0, float(np.median(_level(over_THW[:, :, around])[1])))
-        same = np.abs(np.sign(level_T).sum()) >= len(level_T) - 1
-        if same and abs(level) >= max(_LEAST, _CLEAR * spread) and spread <= _ROUGHER * beside:
+        is_steady = np.abs(np.sign(level_T).sum()) >= len(level_T) - 1  # one sign in all frames but one
+        is_clear = abs(level) >= max(_MIN_LEVEL, _MIN_LEVEL_TO_SPREAD * spread)
+        if is_steady and is_clear and spread <= _MAX_SPREAD_RATIO * beside:
             columns_W[place - size // 2 : place + size // 2 + 1] = True
 
 
 def _level(over_THC: Plane) -> tuple[Plane, Plane]:
-    """Of each frame and column, the middle of the differences along it and how they spread, (T, C)."""
+    """(median contrast, its spread by the median absolute deviation) along each column of each frame, (T, C)."""
     level_TC = np.median(over_THC, 1)
     spread_TC = 1.4826 * np.median(np.abs(over_THC - level_TC[:, None]), 1)
     return level_TC.astype(np.float32), spread_TC.astype(np.float32)
 
 
 def _add(added_HW: Plane, frames_THW: Plane, first: int, stop: int) -> None:
-    """What one scratch adds to each of its columns: the same all along it, and nothing beyond its ends."""
+    """Write what one scratch adds to its columns, `first` to `stop`: one number a column, between its two ends."""
     first, stop = max(_GAP, first - 1), min(added_HW.shape[1] - _GAP, stop + 1)
     left_TH1, right_TH1 = frames_THW[:, :, [first - _GAP]], frames_THW[:, :, [stop + _GAP - 1]]
     part_1C = np.linspace(0, 1, stop - first + 2, dtype=np.float32)[None, 1:-1]
     between_THC = left_TH1 * (1 - part_1C) + right_TH1 * part_1C
     over_HC = np.median(frames_THW[:, :, first:stop] - between_THC, 0).astype(np.float32)
     strongest_H = over_HC[:, int(np.abs(over_HC.mean(0)).argmax())]
-    # From where to where it goes: the rows that tell for it, less those that tell against it, are most.
+    # Its ends: the run of rows with the highest count of rows that show it, less those that do not (Kadane).
     level = max((np.median(strongest_H[rows]) for rows in halves(len(strongest_H))), key=abs)
     sums = np.concatenate([[0], np.cumsum(np.where(strongest_H * np.sign(level) > abs(level) / 2, 1, -1))])
-    least = np.minimum.accumulate(sums)
-    bottom = int((sums - least).argmax())
+    bottom = int((sums - np.minimum.accumulate(sums)).argmax())
     top = int(sums[: bottom + 1].argmin())
     if top == bottom:
         return
-    # One number a column: what follows the scratch more closely follows the picture, too (still pictures lost 7 dB).
+    # One number a column: a closer fit to the scratch fits the picture, too (still pictures lost 7 dB).
     added_HW[top:bottom, first:stop] = np.median(over_HC[top:bottom], 0)

@@ -87,7 +87,7 @@ class StripeExcess:
         upright_A = np.abs((np.arange(180) + 90) % 180 - 90) <= 45
         return np.asarray(np.where(upright_A, np.max(rows, axis=0), np.max(columns, axis=0)), np.float32)
 
-    def strongest(self, theta_deg: float | Literal["auto"], min_excess_db: float) -> tuple[float, int] | None:
+    def strongest_direction(self, theta_deg: float | Literal["auto"], min_excess_db: float) -> tuple[float, int] | None:
         """The direction of stripes, and in how many bands to look for them; None where there are none.
 
         Args:
@@ -101,7 +101,7 @@ class StripeExcess:
         return None
 
     def of_stripes_db(self, theta_deg: float, bands: int) -> float:
-        """Of a direction and a number of bands that `strongest` gave."""
+        """Of a direction and a number of bands that `strongest_direction` gave."""
         excess_A = self.whole_db() if bands == 1 else self.half_db()
         return float(excess_A[round(theta_deg) % 180])
 
@@ -147,14 +147,14 @@ def _line(side: int, offset: int) -> Places:
 
 
 def require_wedge(theta_deg: float | Literal["auto"], wedge_deg: float, kmin: float) -> None:
-    """Judge which frequencies stripes are sought in.
+    """Check the frequencies in which stripes are looked for.
 
     Raises:
-        ValueError: no picture has these.
+        ValueError: one is out of range.
     """
     if theta_deg != "auto" and not 0 <= theta_deg <= 180:
-        raise ValueError(f"theta_deg is {theta_deg}, but directions go from 0 to 180 degrees")
+        raise ValueError(f"theta_deg is {theta_deg}; give auto, or a direction from 0 to 180 degrees")
     if not 0 < wedge_deg <= 90:
-        raise ValueError(f"wedge_deg is {wedge_deg}, but a wedge opens by more than 0 and at most 90 degrees")
+        raise ValueError(f"wedge_deg is {wedge_deg}; it must be above 0 and at most 90 degrees")
     if kmin < 1:
-        raise ValueError(f"kmin is {kmin}, but below 1 cycle per picture the mean brightness would be lost")
+        raise ValueError(f"kmin is {kmin} cycles per picture; it must be at least 1, or the mean brightness is lost")

@@ -245,7 +245,7 @@ def _upright_stripes(picture_HW: Tensor, ends_HW: Tensor, shear: _Shear, drift: 
         spectrum = torch.fft.rfft(torch.cat([stripes_BS, stripes_BS.flip(1)], 1))
         spectrum[:, : ceil(2 * (drift * left_HS.shape[1] / picture_HW.shape[1]))] = 0
         stripes_BS = torch.fft.irfft(spectrum, n=2 * stripes_BS.shape[1])[:, : stripes_BS.shape[1]]
-        added_HS = _between(stripes_BS, left_HS.shape[0])
+        added_HS = _interpolate_bands(stripes_BS, left_HS.shape[0])
         found_HS = added_HS if found_HS is None else found_HS + added_HS
         left_HS = left_HS - added_HS
     assert found_HS is not None
@@ -292,7 +292,7 @@ def _steps(band_HS: Tensor, ends_HS: Tensor, *, sure: bool) -> Tensor:
     return torch.cat([step.new_zeros(1), step])
 
 
-def _between(stripes_BS: Tensor, height: int) -> Tensor:
+def _interpolate_bands(stripes_BS: Tensor, height: int) -> Tensor:
     """Bands of rows as (H, S): each in its own middle, and in between what lies between."""
     bands = stripes_BS.shape[0]
     if bands == 1:

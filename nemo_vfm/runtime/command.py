@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nemo_vfm.config import Composed
+    from nemo_vfm.config import ComposedRecipe
 
 _LOCKS = (
     ": a run folder needs a file system with locks. Run in a local folder, and have finished checkpoints and shards "
@@ -24,7 +24,7 @@ def own_command(*words: str) -> list[str]:
     return [sys.executable, *apart, "-m", "nemo_vfm", *words]
 
 
-def composed_recipe(arguments: argparse.Namespace, more: Sequence[str] = ()) -> "Composed":
+def composed_recipe(arguments: argparse.Namespace, more: Sequence[str] = ()) -> "ComposedRecipe":
     """The recipe that the arguments name, with their changes and then `more` of them; whose files it takes is said."""
     from nemo_vfm.config import compose, trust_list
 
@@ -37,7 +37,7 @@ def composed_recipe(arguments: argparse.Namespace, more: Sequence[str] = ()) -> 
     return composed
 
 
-def run_folder(composed: "Composed") -> Path:
+def run_folder(composed: "ComposedRecipe") -> Path:
     """The run folder that a recipe asks for; `check` says nothing of it, so it is judged where a run begins."""
     from nemo_vfm.core.errors import RunFolderError
     from nemo_vfm.core.storage.uri import SCHEMES, local

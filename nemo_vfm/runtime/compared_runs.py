@@ -9,7 +9,7 @@ from nemo_vfm.config.tree import TARGET
 from nemo_vfm.core.sanitize import printable
 from nemo_vfm.core.secret import conceal_keys
 from nemo_vfm.core.storage.files import read_json_object
-from nemo_vfm.core.types.job import RECIPE, STATUS
+from nemo_vfm.core.types.job import RECIPE, REPORT, STATUS
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.report import comparison
 from nemo_vfm.report.comparison import ComparedRun
@@ -24,7 +24,7 @@ def show_sweep(axes: Sequence[str], rows: Sequence[Json], folder: Path) -> None:
     sweep_table.show(axes, rows, folder)
     begun = {row["name"]: run for row in rows if ((run := folder / row["name"]) / RECIPE).is_file()}
     if begun:
-        page = write_comparison(folder / "report.html", printable(folder.name, 200), begun)
+        page = write_comparison(folder / REPORT, printable(folder.name, 200), begun)
         sys.stdout.write(f"{printable(str(page), 4096)}\n")
 
 

@@ -22,6 +22,7 @@ from nemo_vfm.core.errors import LostRank, NextPhase, UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.preemption import EXIT_CODE as PREEMPTED
 from nemo_vfm.core.preemption import INTERRUPTED, handled_by, numbers
+from nemo_vfm.core.process import how_it_ended, num_cores
 from nemo_vfm.runtime import orphan_killer
 from nemo_vfm.runtime.command import own_command
 
@@ -55,7 +56,7 @@ def launch(
             f"to a product of {found}, or start it on more machines with srun or torchrun"
         )
     store, port = serve()  # here, so that it outlives the ranks and nobody else takes its port
-    threads = max(1, len(os.sched_getaffinity(0)) // count) if hasattr(os, "sched_getaffinity") else 1
+    threads = max(1, num_cores() // count)
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     usual = {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": str(threads)}
     signals_sent: list[int] = []
@@ -158,11 +159,9 @@ class _Ranks:
     def story(self) -> str:
         """Which rank ended first, and how."""
         rank = self._culprit()
-        code = self._ended[rank]
-        how = f"was killed by {_name(-code)}" if code < 0 else f"ended with status {code}"
         is_run = self._words[0] == "run"
         where = f"; its output is in ranks/rank-{rank}.log of the run folder" if rank and is_run else ""
-        return f"rank {rank} of {self._count} {how}{where}"
+        return f"rank {rank} of {self._count} {how_it_ended(self._ended[rank])}{where}"
 
     def _bury(self, rank: int, code: int) -> None:
         process = self._running.pop(rank)
@@ -178,10 +177,3 @@ class _Ranks:
         if 0 in own and self._ended[0] > 0:
             return 0
         return next(iter(own or lost), 0)
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

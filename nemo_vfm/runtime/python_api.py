@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nemo_vfm.config import build_part, trust_list
 from nemo_vfm.config import compose as compose_tree
 from nemo_vfm.config.dict_config import address_of, from_dict_config, to_dict_config
-from nemo_vfm.config.recipe_errors import Mark, Source
+from nemo_vfm.config.recipe_errors import Mark, SourceText
 from nemo_vfm.config.tree import Scalar
 from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import Interrupted, LostRank, NemoVfmError, NextPhase, NothingKept, Preempted, UserError
@@ -100,7 +100,7 @@ def run(
     """
     composed = from_dict_config(cfg)
     if run_dir is not None:
-        mark = Mark(Source.typed(f"run_dir={run_dir}"), 1, len("run_dir=") + 1)
+        mark = Mark(SourceText.from_word(f"run_dir={run_dir}"), 1, len("run_dir=") + 1)
         composed = replace(composed, root=composed.root.with_item("run_dir", Scalar(str(run_dir), mark), mark))
     endings: list[RunEnding] = []
     given = RunOptions(trust=trust, allow=allow, allow_host=_words(allow_hosts, allow_write), only=only)

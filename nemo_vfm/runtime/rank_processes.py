@@ -5,7 +5,6 @@ need one process, and writes status and report. Before each distributed step it 
 """
 
 import os
-import signal
 import sys
 import threading
 import traceback
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.errors import LostRank, NemoVfmError, NextPhase, Preempted
 from nemo_vfm.core.preemption import EXIT_CODE as PREEMPTED
-from nemo_vfm.core.preemption import INTERRUPTED, PreemptedNow, idle, is_interrupt
+from nemo_vfm.core.preemption import INTERRUPTED, PreemptedNow, idle_error, is_interrupt
+from nemo_vfm.core.process import die_with_parent, end_now
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.job import Job, heard_by
@@ -28,7 +28,6 @@ from nemo_vfm.workflow import Workflow
 if TYPE_CHECKING:
     from nemo_vfm.parallel.ranks.process_group import World
 
-_PR_SET_PDEATHSIG = 1
 _PATIENCE_S = {0: 20.0, LostRank.exit_code: 0.0}  # that rank 0 waits for the others to hear the end, by its status
 _LAUNCHED: list[bool] = []  # whether our launcher has started this process, and its output still goes to the terminal
 
@@ -53,8 +52,8 @@ def run_as_one_of_several(
             if ranks.is_first():
                 lost(sentence)
             log.console().show_cursor(True)
-            sys.stderr.write(f"{log.plain(sentence)}. Run the same command again to resume from the last checkpoint\n")
-        _leave(LostRank.exit_code)
+            sys.stderr.write(f"{log.scrub(sentence)}. Run the same command again to resume from the last checkpoint\n")
+        end_now(LostRank.exit_code)
 
     with join_ranks(sha256_text(recipe), on_lost=end, timeout_s=timeout_s, silence_s=silence_s) as world:
         if ranks.is_first():
@@ -62,14 +61,14 @@ def run_as_one_of_several(
                 with heard_by(world.tell):
                     status = first()
             except (NemoVfmError, PreemptedNow, KeyboardInterrupt) as error:
-                meant = error if isinstance(error, NemoVfmError) else idle(error)
-                sys.stderr.write(f"{log.plain(str(meant))}\n")
+                meant = error if isinstance(error, NemoVfmError) else idle_error(error)
+                sys.stderr.write(f"{log.scrub(str(meant))}\n")
                 status = meant.exit_code
             world.tell_end(patience_s=_PATIENCE_S.get(status, 3.0))
         else:
             status = _follow(world, job, folder)
         if status:  # groups whose members may be gone cannot be taken down in order
-            _leave(status)
+            end_now(status)
     return status
 
 
@@ -79,10 +78,7 @@ def end_with_the_launcher() -> None:
     if not number:
         return
     _LAUNCHED.append(True)
-    if sys.platform == "linux":  # also while Python is held, or the process stopped
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()  # also while Python is held, or the process stopped
     ours = [os.getpgrp()]
     threading.Thread(target=orphan_killer.main, args=(int(number), ours), name="launcher", daemon=True).start()
 
@@ -119,14 +115,6 @@ def _follow(world: "World", job: Job, folder: Path) -> int:
         meant = lost_behind(error) or error
         world.confess(meant)
         sys.stderr.write(conceal("".join(traceback.format_exception(error))))
-        sys.stderr.write(f"{log.plain(str(meant))}\n")
+        sys.stderr.write(f"{log.scrub(str(meant))}\n")
         return meant.exit_code if isinstance(meant, NemoVfmError) else 1
     return 0
-
-
-def _leave(status: int) -> None:
-    """End here and now: what torch's groups do at a usual end may wait for ranks that are gone."""
-    with suppress(Exception):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(status)

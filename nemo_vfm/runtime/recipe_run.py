@@ -14,14 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from nemo_vfm.core import ranks
+from nemo_vfm.core.errors import NemoVfmError, NextPhase, Preempted, UserError
+from nemo_vfm.core.log import info, scrub, warn
 from nemo_vfm.core.preemption import DEFAULT, EXIT_CODE, INTERRUPTED, PreemptedNow, is_interrupt
 from nemo_vfm.core.ranks import SILENCE_S, TIMEOUT_S
 from nemo_vfm.core.secret import conceal, conceal_keys
+from nemo_vfm.core.storage.files import is_full
+from nemo_vfm.core.types.job import REPORT, STATUS, TRACEBACK, Job, MultiRankJob, Outcome, Run, needs_of
 from nemo_vfm.runtime.command import run_folder
 
 if TYPE_CHECKING:
-    from nemo_vfm.config import Composed
-    from nemo_vfm.core.types.job import Job, Outcome, Run
+    from nemo_vfm.config import ComposedRecipe
     from nemo_vfm.runtime.run_folder import Status
 
 
@@ -53,7 +57,7 @@ class RunEnding:
 
     folder: Path  #: the run folder
     status: int  #: for the exit of the process
-    outcome: "Outcome | None" = None  #: of the job; None where it did not finish
+    outcome: Outcome | None = None  #: of the job; None where it did not finish
     error: BaseException | None = None  #: why it did not finish; None where it did
     report: Path | None = None  #: the page; None where there is none
     seconds: float = 0.0  #: it took
@@ -67,7 +71,7 @@ Show: TypeAlias = Callable[[RunEnding], None]
 class RecipeRun:
     """One run of a recipe."""
 
-    composed: "Composed"  #: the recipe
+    composed: "ComposedRecipe"  #: the recipe
     words: Sequence[str]  #: what names it to `nemo-vfm run`, for ranks that must be started
     options: RunOptions  #: what the user asked for besides
     show: Show  #: is told on rank 0 how the job ended, before other ranks are left
@@ -77,25 +81,20 @@ class RecipeRun:
     def run(self) -> int:
         """Check, build, run and report; the exit status. Whoever calls it listens to signals."""
         self._folder = run_folder(self.composed)
-        from nemo_vfm.core.log import plain
-
         # The first line, before the seconds that torch takes; of several processes only the first says it.
         if not {"RANK", "SLURM_PROCID"} & os.environ.keys():
-            sys.stderr.write(f"{plain(f'{self.composed.path} runs in {self._folder}')}\n")
+            sys.stderr.write(f"{scrub(f'{self.composed.path} runs in {self._folder}')}\n")
             sys.stderr.flush()
-        from nemo_vfm.core import ranks
-        from nemo_vfm.core.errors import NextPhase
-        from nemo_vfm.core.types.job import needs_of
         from nemo_vfm.runtime.rank_processes import end_with_the_launcher
 
         end_with_the_launcher()
         ranks.adopt_slurm(os.environ)
         job = self._build_job()
         if self.options.part is not None:
-            from nemo_vfm.runtime.run_part import Share, part_of
+            from nemo_vfm.runtime.run_part import JobPart, part_of
 
             text, part = self.composed.to_yaml(conceal_keys), part_of(self.options.part)
-            job = share = Share(job, part, self._folder, text, self.options.allow, self._source())
+            job = share = JobPart(job, part, self._folder, text, self.options.allow, self._source())
             self._folder = share.folder
         while True:
             count = needs_of(job, folder=self._folder).ranks
@@ -111,11 +110,8 @@ class RecipeRun:
             if not is_next or needs_of(job, folder=self._folder).ranks == count:
                 return status
 
-    def _build_job(self) -> "Job":
+    def _build_job(self) -> Job:
         from nemo_vfm.config import recipients, trust_list, writes_outside
-        from nemo_vfm.core import ranks
-        from nemo_vfm.core.errors import UserError
-        from nemo_vfm.core.log import info
         from nemo_vfm.runtime.checks.meta_build import build_on_meta
         from nemo_vfm.runtime.checks.missing_packages import missing_now, refuse_missing
         from nemo_vfm.runtime.user_permissions import permissions
@@ -134,7 +130,7 @@ class RecipeRun:
         self._writes = writes_outside(self.composed, trust, allowed)
         return job
 
-    def _launch(self, job: "Job", count: int) -> int:
+    def _launch(self, job: Job, count: int) -> int:
         """Start the other processes, and run this one among them."""
         from nemo_vfm.config import RecipeError
         from nemo_vfm.runtime.checks.shareable_batches import unshareable
@@ -147,10 +143,8 @@ class RecipeRun:
             max_restarts=self.options.max_restarts,
         )  # fmt: skip
 
-    def _as_one_of_several(self, job: "Job") -> int:
+    def _as_one_of_several(self, job: Job) -> int:
         from nemo_vfm.config import read_values
-        from nemo_vfm.core import ranks
-        from nemo_vfm.core.types.job import MultiRankJob, Run
         from nemo_vfm.runtime.rank_processes import run_as_one_of_several
         from nemo_vfm.runtime.run_folder import Status
 
@@ -166,7 +160,7 @@ class RecipeRun:
             timeout_s=options.rank_timeout, silence_s=options.rank_silence,
         )  # fmt: skip
 
-    def _in_folder(self, job: "Job") -> int:
+    def _in_folder(self, job: Job) -> int:
         """Hold the folder, run, and show how it ended."""
         from nemo_vfm.runtime.run_folder import Status, open_folder
         from nemo_vfm.runtime.user_permissions import remember
@@ -183,15 +177,12 @@ class RecipeRun:
         return self.composed.path if self.composed.path.is_file() else None
 
 
-def perform_recorded(job: "Job", run: "Run", status: "Status") -> RunEnding:
+def perform_recorded(job: Job, run: Run, status: "Status") -> RunEnding:
     """Run the job and leave status, report and, where it failed, the traceback."""
-    from nemo_vfm.core import ranks
-    from nemo_vfm.core.errors import NemoVfmError, NextPhase, Preempted, UserError
-    from nemo_vfm.core.storage.files import is_full
     from nemo_vfm.workflow import perform
     from nemo_vfm.workflow.step_folder import StepFingerprint
 
-    began, finished = time.monotonic(), status.finished()
+    began, finished = time.monotonic(), status.read_finished()
     try:
         with status.heartbeat():
             outcome = perform(job, run, StepFingerprint.of(run), title=run.folder.name, ends_run=True, set_aside=False)
@@ -222,21 +213,17 @@ def perform_recorded(job: "Job", run: "Run", status: "Status") -> RunEnding:
     if outcome.did_nothing and finished is not None:
         status.put(finished)  # when it ran and how long it took, not when somebody looked
     elif not status.write("done", summary=outcome.summary, figures=dict(outcome.figures)):
-        unsaid = UserError(f"all work is done, but {run.folder / 'status.json'} cannot be written; run the same "
+        unsaid = UserError(f"all work is done, but {run.folder / STATUS} cannot be written; run the same "
                            f"command again when it can")  # fmt: skip
         return _record_failure(unsaid, unsaid.exit_code, run.folder, status)
-    (run.folder / "traceback.txt").unlink(missing_ok=True)  # of an earlier try
-    page = run.folder / "report.html"
+    (run.folder / TRACEBACK).unlink(missing_ok=True)  # of an earlier try
+    page = run.folder / REPORT
     report = page if outcome.did_nothing and page.is_file() else _report(run.folder)
     return RunEnding(run.folder, 0, outcome, report=report, seconds=time.monotonic() - began)
 
 
-def _require_ranks(job: "Job") -> None:
+def _require_ranks(job: Job) -> None:
     """Raises UserError where the processes that were started are not those that the recipe needs."""
-    from nemo_vfm.core import ranks
-    from nemo_vfm.core.errors import UserError
-    from nemo_vfm.core.types.job import MultiRankJob, needs_of
-
     count = ranks.count()
     try:
         if isinstance(job, MultiRankJob) and needs_of(job).ranks > 1:
@@ -250,8 +237,6 @@ def _require_ranks(job: "Job") -> None:
 
 def _no_room(error: Exception, folder: Path) -> Exception:
     """What anything that writes may raise, as a sentence."""
-    from nemo_vfm.core.errors import UserError
-
     # Of a copy the second name is the one that was written to.
     where = getattr(error, "filename2", None) or getattr(error, "filename", None) or folder
     refusal = UserError(
@@ -264,7 +249,7 @@ def _no_room(error: Exception, folder: Path) -> Exception:
 def _record_failure(error: BaseException, code: int, folder: Path, status: "Status") -> RunEnding:
     """Keep the traceback; what there is goes into a report all the same."""
     text = conceal("".join(traceback.format_exception(error)))
-    kept = _keep(folder / "traceback.txt", text)
+    kept = _keep(folder / TRACEBACK, text)
     status.write("nothing_kept" if code == 3 else "failed", error=conceal(str(error)))
     return RunEnding(folder, code, error=error, report=_report(folder), trace="" if kept else text)
 
@@ -282,8 +267,6 @@ def _keep(file: Path, text: str) -> bool:
 
 def _report(folder: Path) -> Path | None:
     """Write the page; a run is whole without it."""
-    from nemo_vfm.core.log import warn
-
     try:
         from nemo_vfm.report import page
 

@@ -8,10 +8,10 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.workflow import Workflow
 
 if TYPE_CHECKING:
-    from nemo_vfm.config import Composed
+    from nemo_vfm.config import ComposedRecipe
 
 
-def describe(composed: "Composed", job: Job | None, missing: Sequence[str], on_gpu: Sequence[str]) -> Json:
+def describe(composed: "ComposedRecipe", job: Job | None, missing: Sequence[str], on_gpu: Sequence[str]) -> Json:
     """Everything as one JSON object; the job is None where too much of the recipe is still to be given.
 
     Addresses: `missing` of values that the user has yet to give, `on_gpu` of components that compute on a GPU.
@@ -35,6 +35,7 @@ def _step(name: str, job: Job, missing: Sequence[str], on_gpu: Sequence[str]) ->
     return {
         "name": name, "class": f"{type(job).__module__}.{type(job).__qualname__}", "ranks": needs.ranks,
         "devices": "gpu" if computes else "cpu", "degrees": dict(needs.degrees), "engine": needs.engine,
+        "plannable": needs.plannable, "any_nodes": needs.any_nodes,
         "phases": [{"name": one.name, "ranks": one.ranks, "degrees": dict(one.degrees)} for one in needs.phases],
         "whole_nodes": needs.whole_nodes, "ray": needs.ray, "rounds": needs.rounds, "missing": own,
     }  # fmt: skip

@@ -152,7 +152,7 @@ class Status:
             self._stop.set()
             beat.join()
 
-    def finished(self) -> Json:
+    def read_finished(self) -> Json:
         """The whole file where it tells of a run that was finished, or None."""
         found = read_json_object(self.folder / STATUS)
         return found if found.get("state") == "done" else None

@@ -86,7 +86,7 @@ def lock(folder: Path) -> Iterator[None]:
     stop = threading.Event()
     beat = threading.Thread(target=_beat, args=(path, me, stop), name="lease", daemon=True)
     try:
-        with lease_registry.held(str(folder), lambda: _is_mine(path, me)):
+        with lease_registry.register_lease(str(folder), lambda: _is_mine(path, me)):
             beat.start()
             try:
                 yield

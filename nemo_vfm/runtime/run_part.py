@@ -31,7 +31,7 @@ def part_of(text: str) -> JobShard:
     return JobShard(int(match[1]), int(match[2]), int(match[3] or 0))
 
 
-class Share:
+class JobPart:
     """One part of a job's work.
 
     Args:

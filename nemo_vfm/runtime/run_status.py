@@ -91,7 +91,7 @@ def read_status(folder: Path) -> RunLine:
         state = "stalled"
     line.state = "submitted" if _is_submitted(folder) else state
     line.recipe, line.error = _text(manifest.get("recipe")), _text(status.get("error"))
-    line.seed = _whole(manifest.get("seed"))
+    line.seed = _int(manifest.get("seed"))
     line.started = _text(status.get("started")) or _text(manifest.get("created"))
     began, beat = _time(status.get("started")), _time(status.get("heartbeat"))
     line.seconds = max(0.0, beat - began) if began is not None and beat is not None else None
@@ -109,15 +109,15 @@ def read_status(folder: Path) -> RunLine:
     if logs:
         records = list(last_records(max(logs, key=_mtime)))
         line.not_finite = {_text(name, 80) or "": step for name, step in not_finite_since(records).items()}
-        line.step = next((step for record in records if (step := _whole(record.get("step"))) is not None), None)
+        line.step = next((step for record in records if (step := _int(record.get("step"))) is not None), None)
         names = (validation_loss(record) for record in records)
-        line.loss, line.val_loss = (_newest(records, name) for name in ("loss", next(filter(None, names), "")))
+        line.loss, line.val_loss = (_newest_value(records, name) for name in ("loss", next(filter(None, names), "")))
         if line.val_loss is None and (metric := recipe_metric(folder)) is not None and metric.mode == "min":
-            line.val_loss = _newest(records, metric.name)
+            line.val_loss = _newest_value(records, metric.name)
     return line
 
 
-def _newest(records: list[dict[str, Json]], name: str) -> float | None:
+def _newest_value(records: list[dict[str, Json]], name: str) -> float | None:
     """The newest value; None where that is not finite."""
     for record in records:
         if (value := _number(record.get(name))) is not None:
@@ -147,7 +147,7 @@ def _text(value: Json, max_chars: int = 2000) -> str | None:
     return printable(value, max_chars).strip() if isinstance(value, str) else None
 
 
-def _whole(value: Json) -> int | None:
+def _int(value: Json) -> int | None:
     """A whole number that a table has room for."""
     return value if type(value) is int and abs(value) < 1 << 63 else None
 

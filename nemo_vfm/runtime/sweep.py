@@ -32,7 +32,7 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     sweep_table.read(sweep.folder)  # a damaged table is told before anything runs
     _check_all(sweep)
     rows: list[Json] = []
-    heard = _Heard()
+    heard = _SignalRelay()
     # A terminal that closes, too.
     wanted = [signal.SIGINT, signal.SIGHUP, *numbers(arguments.preempt or DEFAULT)]
     with handled_by(heard.hand_on, wanted):
@@ -54,7 +54,7 @@ def run_sweep(arguments: argparse.Namespace) -> int:
 
 
 @dataclass(slots=True)
-class _Heard:
+class _SignalRelay:
     """The signals that came, each handed on once to the run that was under way or had just begun."""
 
     signals: list[int] = field(default_factory=list)
@@ -87,7 +87,7 @@ def _check_all(sweep: SweepPlan) -> None:
     missing = []
     for point in sweep.points:
         try:
-            composed = composed_recipe(sweep.alone(point))
+            composed = composed_recipe(sweep.arguments_of(point))
             allowed = permissions(words, composed.path)
             job = build_on_meta(composed, trust, allowed)
             missing += missing_now(composed, job, run_folder(composed), trust, allowed)
@@ -96,7 +96,7 @@ def _check_all(sweep: SweepPlan) -> None:
     refuse_missing(missing)
 
 
-def _run(sweep: SweepPlan, point: Point, heard: _Heard) -> Json:
+def _run(sweep: SweepPlan, point: Point, heard: _SignalRelay) -> Json:
     began = time.monotonic()
     status = heard.wait(own_command("run", *sweep.words(point)))
     if -status in heard.signals:  # it came before the run could listen

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_vfm.config.interpolate import resolve
-from nemo_vfm.config.overrides import alternatives, parse_override, swept
-from nemo_vfm.config.tree import plain
+from nemo_vfm.config.overrides import alternatives, parse_override, swept_words
+from nemo_vfm.config.tree import to_plain
 from nemo_vfm.core.errors import RunFolderError, UserError
 from nemo_vfm.core.secret import conceal_keys
 from nemo_vfm.core.storage.files import sha256_text
@@ -60,7 +60,7 @@ def axes(words: Sequence[str]) -> list[SweepAxis]:
         for choice in choices if len(choices) > 1 else ():  # 1e-3 and 0.001 are one value to a recipe
             node = parse_override(f"{path}={choice}").value
             assert node is not None
-            meaning = json.dumps(json.loads(json.dumps(plain(node)), parse_float=_whole_as_int), sort_keys=True)
+            meaning = json.dumps(json.loads(json.dumps(to_plain(node)), parse_float=_whole_as_int), sort_keys=True)
             if meaning in first:
                 raise UserError(
                     f"--sweep {word}: a value is given twice, as {first[meaning]} and as {choice}; drop one"
@@ -77,7 +77,7 @@ def axes(words: Sequence[str]) -> list[SweepAxis]:
 
 def points(swept: Sequence[SweepAxis]) -> list[Point]:
     """Every combination, the last axis turning fastest."""
-    short = dict(zip((axis.path for axis in swept), _short([axis.path for axis in swept]), strict=True))
+    short = dict(zip((axis.path for axis in swept), _shorten([axis.path for axis in swept]), strict=True))
     if (count := math.prod(len(axis.choices) for axis in swept)) > MAX_POINTS:
         raise UserError(f"this sweep has {count:,} points, but at most {MAX_POINTS:,} are run; give fewer values, or "
                         f"split it")  # fmt: skip
@@ -102,7 +102,7 @@ def _whole_as_int(text: str) -> float:
     return int(float(text)) if float(text).is_integer() else float(text)
 
 
-def _short(paths: Sequence[str]) -> list[str]:
+def _shorten(paths: Sequence[str]) -> list[str]:
     """Each address by its last parts, as many as tell it from the others."""
     for length in range(1, max(path.count(".") for path in paths) + 2):
         ends = [".".join(path.split(".")[-length:]) for path in paths]
@@ -141,7 +141,7 @@ class SweepPlan:
         options = [f"--{name.replace('_', '-')}={value}" for name, value in pairs]
         return [self.arguments.recipe, *self.arguments.overrides, *self.changes(point), *options]
 
-    def alone(self, point: Point) -> argparse.Namespace:
+    def arguments_of(self, point: Point) -> argparse.Namespace:
         """The arguments of one combination, which sweeps nothing."""
         overrides = [*self.arguments.overrides, *self.changes(point)]
         return argparse.Namespace(**{**vars(self.arguments), "overrides": overrides, "sweep": []})
@@ -149,7 +149,7 @@ class SweepPlan:
 
 def sweep_plan(arguments: argparse.Namespace) -> SweepPlan:
     """Read `--sweep`."""
-    words = swept(arguments.sweep)
+    words = swept_words(arguments.sweep)
     changes = [word for word in arguments.sweep if word not in words]
     own = argparse.Namespace(**{**vars(arguments), "overrides": [*arguments.overrides, *changes]})
     found = axes(words)
@@ -159,7 +159,7 @@ def sweep_plan(arguments: argparse.Namespace) -> SweepPlan:
     # What `run_dir` says, else beside the recipe's own folder; and the same with names of variables kept.
     composed = composed_recipe(own, [f"{axis.path}={axis.choices[0]}" for axis in found])
     folder = run_folder(composed)
-    place = Path(str(plain(resolve(composed.root, keep_env=True)[0].items["run_dir"])))
+    place = Path(str(to_plain(resolve(composed.root, keep_env=True)[0].items["run_dir"])))
     if "run_dir" not in given:
         folder, place = (path.parent / f"{path.name}-sweep" for path in (folder, place))
     if (folder / RECIPE).is_file():

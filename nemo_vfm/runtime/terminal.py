@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
-from nemo_vfm.core.log import plain
+from nemo_vfm.core.log import scrub
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +37,7 @@ class Terminal:
 
     def line(self, text: str = "", style: str = "") -> None:
         """One line, never wrapped: what a user may paste."""
-        text = plain(text)
+        text = scrub(text)
         if style and sys.stdout.isatty():
             self.console.out(text, style=style, highlight=False)
         else:
@@ -74,7 +74,7 @@ class Terminal:
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         for width in widths:
             table.add_column(no_wrap=True, min_width=width)
-        for first, *others in (map(plain, row) for row in rows):
+        for first, *others in (map(scrub, row) for row in rows):
             table.add_row(Text(first, style=styles.get(first.strip(), "")), *map(Text, others))
         with self.console.capture() as drawn:
             self.console.print(table)

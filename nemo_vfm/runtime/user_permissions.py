@@ -22,8 +22,8 @@ from nemo_vfm.core.network.permission import (
     allowed_folder,
     allowed_host,
     allowed_place,
+    merge_hosts,
     require_variable,
-    together,
 )
 from nemo_vfm.core.network.ssrf_guard import service_url
 from nemo_vfm.core.storage.files import read_json, sha256_file, sha256_text, write_json
@@ -43,7 +43,7 @@ def permissions(words: Sequence[str], recipe: Path | None = None) -> Permissions
     """
     try:
         typed = [allowed_host(word) for word in words]
-        together(typed)
+        merge_hosts(typed)
     except ValueError as error:
         raise UserError(f"--allow-host: {error}") from error
     # The user's file: where NEMO_VFM_ENDPOINTS says, else in the user's folder of settings.
@@ -89,7 +89,7 @@ def _read(file: Path, recipe: Path | None) -> list[AllowedHost]:
             if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise UserError(f"others can write {what}; chmod go-w it")
             if state.st_uid not in (os.geteuid(), 0):
-                raise UserError(f"{what} belongs to another user")
+                raise UserError(f"{what} belongs to another user (uid {state.st_uid}); chown it to yourself")
         if any(one.stat().st_mode & stat.S_IWOTH and not one.stat().st_mode & stat.S_ISVTX for one in real.parents):
             raise UserError(f"others can write a folder above {real}; chmod o-w it")
         data = opened.read(MAX_BYTES + 1)

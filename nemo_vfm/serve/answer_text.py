@@ -163,7 +163,7 @@ class ChoiceWriter(TextListener):
             self._send()
         return not self._stopped
 
-    def ended(self, ending: TextEnding) -> None:
+    def end(self, ending: TextEnding) -> None:
         if not self._stopped:
             self._release(self._text.rest())
         if not self._stopped:
@@ -184,6 +184,6 @@ class ChoiceWriter(TextListener):
     def _send(self) -> None:
         sent, self._next = self._next, Piece(num_tokens=self._next.num_tokens)
         if self._split is not None:
-            split = self._split.add if sent.ending is None else self._split.whole
+            split = self._split.add if sent.ending is None else self._split.add_last
             sent.thought, sent.text = split(sent.text)
         self._publish(sent)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
-from nemo_vfm.core.network.chat import Ending, Said, require_said
+from nemo_vfm.core.network.chat import ChatAnswer, Ending, require_said
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.json_value import Json
@@ -42,7 +42,7 @@ class LocalChat(LocalEngine):
         self._times_lock = threading.Lock()
         self._times: Counter[str] = Counter()
 
-    def say(self, messages: Sequence[Json]) -> Said:
+    def say(self, messages: Sequence[Json]) -> ChatAnswer:
         """What the model says."""
         began, (served, engine) = time.monotonic(), self.load()
         assert served.chat is not None, "a model without a chat format is refused when it is loaded"
@@ -71,8 +71,8 @@ class LocalChat(LocalEngine):
         ending: Ending = "truncated" if piece.ending == "length" else "success"
         if piece.thought:
             require_said(piece.text, piece.thought, ending)
-        return Said(piece.text, ending, served.name, served.revision, len(tokens), piece.num_tokens,
-                    time.monotonic() - began, piece.thought.strip())  # fmt: skip
+        return ChatAnswer(piece.text, ending, served.name, served.revision, len(tokens), piece.num_tokens,
+                          time.monotonic() - began, piece.thought.strip())  # fmt: skip
 
     def identity(self) -> Json:
         """All that the words depend on but the messages."""

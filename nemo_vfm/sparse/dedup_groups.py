@@ -85,7 +85,7 @@ class _OpenGroup:
 
 def _statistics(changed_B: Tensor, begins_B: Tensor) -> ChangeStatistics:
     if not len(begins_B):
-        raise ValueError("there are no samples to measure features on")
+        raise ValueError("there are no samples to measure features on; give at least one")
     sessions = int(begins_B.sum())
     pairs = len(begins_B) - sessions
     changes = int((changed_B & ~begins_B).sum())

@@ -33,7 +33,7 @@ class DedupedGroup:
         """Samples a unique row, B / U: what deduplication saves of the values."""
         return len(self) / max(1, self.num_unique)
 
-    def expanded(self) -> dict[str, Jagged]:
+    def expand(self) -> dict[str, Jagged]:
         """The features with a row a sample, as if nothing had been deduplicated."""
         return {name: feature.select(self.inverse_B) for name, feature in self.features.items()}
 

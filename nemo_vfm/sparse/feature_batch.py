@@ -86,9 +86,9 @@ class FeatureBatch:
             None if self.session_B is None else self.session_B.to(device, non_blocking=True),
         )  # fmt: skip
 
-    def expanded(self) -> "FeatureBatch":
+    def expand(self) -> "FeatureBatch":
         """The same batch with a row a sample of every feature and without groups: what deduplication must equal."""
-        expanded = {name: rows for group in self.groups.values() for name, rows in group.expanded().items()}
+        expanded = {name: rows for group in self.groups.values() for name, rows in group.expand().items()}
         return replace(self, features={**self.features, **expanded}, groups={})
 
     def require_valid(self, num_rows: Mapping[str, int] | None = None) -> None:

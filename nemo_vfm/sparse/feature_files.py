@@ -1,8 +1,8 @@
 """Writes and reads a batch of features as one safetensors file.
 
-A file holds `GROUP/FEATURE/values` and `/lengths` of the unique rows, `GROUP/inverse` of the samples, and
-`plain/FEATURE/values` and `/lengths` of features with a row a sample; `/weights` beside them where there are any. What
-else there is of the samples is below `samples/`: `dense`, `label/NAME`, `ids`, `weight`.
+A file holds `plain/FEATURE/values` and `/lengths` of features with one row a sample, and of features whose rows are
+stored once `GROUP/FEATURE/values` and `/lengths` of the unique rows, and `GROUP/inverse`: each sample's row. Features
+with weights have `/weights`, too. Further tensors of samples are below `samples/`: `dense`, `label/NAME`, `ids`, ...
 """
 
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ def write_features(
     path: Path, features: Mapping[str, Jagged], groups: Mapping[str, DedupedGroup],
     samples: Mapping[str, Tensor] | None = None,
 ) -> None:  # fmt: skip
-    """Write a file that is whole or absent.
+    """Write a file atomically.
 
     Args:
-        samples: what else is known of each, by its name below `samples/`.
+        samples: other tensors of the samples, by their names below `samples/`.
 
     Raises:
         ValueError: the name of a group is empty, `plain` or `samples`, or has a slash.
@@ -47,10 +47,10 @@ def write_features(
 
 
 def read_features(path: Path) -> tuple[dict[str, Jagged], dict[str, DedupedGroup]]:
-    """Plain features and groups, in the order of their names; not what is below `samples/`.
+    """(plain features, groups), sorted by name, without what is below `samples/`.
 
     Raises:
-        DataError: the file is cut or no safetensors file, a part is missing or has another name, or rows are not valid.
+        DataError: the file is no complete safetensors file, a tensor is missing or unknown, or rows are not valid.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -74,7 +74,7 @@ def read_features(path: Path) -> tuple[dict[str, Jagged], dict[str, DedupedGroup
 
 
 def _tensors(folder: str, features: Mapping[str, Jagged]) -> dict[str, Tensor]:
-    """The tensors of some features, under the names of the file."""
+    """The tensors of a folder's features, by their names in the file."""
     parts = {
         f"{folder}/{name}/{part}": tensor
         for name, rows in features.items()
@@ -84,10 +84,9 @@ def _tensors(folder: str, features: Mapping[str, Jagged]) -> dict[str, Tensor]:
 
 
 def _features(tensors: dict[str, Tensor], folder: str) -> dict[str, Jagged]:
-    """The features in a folder of the file, which are taken out of `tensors`."""
-    ends = [name for name in sorted(tensors) if name.startswith(f"{folder}/") and name.endswith("/values")]
+    """The features in a folder of the file; their tensors are removed from `tensors`."""
     found = {}
-    for name in ends:
+    for name in [name for name in sorted(tensors) if name.startswith(f"{folder}/") and name.endswith("/values")]:
         stem = name.removesuffix("/values")
         rows = Jagged(_take(tensors, name), _take(tensors, f"{stem}/lengths"), tensors.pop(f"{stem}/weights", None))
         found[stem.removeprefix(f"{folder}/")] = rows

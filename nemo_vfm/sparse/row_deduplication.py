@@ -20,7 +20,7 @@ _Hash: TypeAlias = Callable[[Sequence[Jagged], int], Tensor]
 def deduplicate(
     features: Mapping[str, Jagged], groups: Mapping[str, Sequence[str]], *, clustered: bool = False
 ) -> dict[str, DedupedGroup]:
-    """Each group with its unique rows in order of first occurrence. `expanded()` gives exactly the features back.
+    """Each group with its unique rows in order of first occurrence. `expand()` gives exactly the features back.
 
     Two rows are equal if all features of the group have the same lengths, values and bits of weights. They are found
     by fingerprint and then compared, so no collision can join different rows. O(values + B log B).

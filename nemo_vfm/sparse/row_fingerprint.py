@@ -18,7 +18,7 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def bits(values_N: Tensor) -> Tensor:
     """Integers that are equal exactly where all bits are: floats keep NaN, and 0 apart from -0. int64."""
     if values_N.dim() != 1:
-        raise ValueError(f"only rows of single values can be compared; these have the shape {tuple(values_N.shape)}")
+        raise ValueError(f"values must have one dimension to be compared, but have the shape {tuple(values_N.shape)}")
     if values_N.is_floating_point():
         values_N = values_N.detach().view(_INTEGERS[values_N.element_size()])
     return values_N.to(torch.int64)

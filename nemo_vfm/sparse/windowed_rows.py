@@ -33,7 +33,7 @@ class WindowedRows:
         read = int(self.lengths_B.sum())
         return len(self.buffer_K) / read if read else 1.0
 
-    def jagged(self) -> Jagged:
+    def to_jagged(self) -> Jagged:
         """The rows themselves."""
         return Jagged(self.buffer_K[slice_positions(self.starts_B, self.lengths_B)], self.lengths_B)
 
@@ -41,7 +41,7 @@ class WindowedRows:
 def to_windows(rows: Jagged) -> WindowedRows:
     """The rows as windows: a row that equals the one before with a prefix dropped and a suffix added adds its suffix.
 
-    The longest such overlap is found by hash and then compared, so `jagged()` always gives the rows back. O(values).
+    The longest such overlap is found by hash and then compared, so `to_jagged()` always gives the rows back. O(values).
 
     Raises:
         ValueError: the rows have weights.
@@ -71,7 +71,7 @@ def _overlaps(rows: Jagged) -> Tensor:
     running = torch.nn.functional.pad((mixed_N * _powers(_BASE, mixed_N)).cumsum(0), (1, 0))
     inverse = _powers(_INVERSE, mixed_N)
 
-    def hashed(a: Tensor, b: Tensor) -> Tensor:
+    def hash_span(a: Tensor, b: Tensor) -> Tensor:
         """Of the values from a to b, wherever they stand: (P[b] - P[a]) r^-a, P[t] = sum_{s < t} mix(v_s) r^s."""
         return (running.index_select(0, b) - running.index_select(0, a)) * inverse.index_select(0, a)
 
@@ -80,7 +80,7 @@ def _overlaps(rows: Jagged) -> Tensor:
     size_N = rows.offsets.index_select(0, row_N + 1) - torch.arange(len(row_N), device=length_B.device)
     begin = (size_N <= torch.nn.functional.pad(length_B[1:], (0, 1)).index_select(0, row_N)).nonzero().squeeze(1)
     size, row = size_N[begin], row_N[begin]
-    same = hashed(begin, begin + size) == hashed(begin + size, begin + 2 * size)
+    same = hash_span(begin, begin + size) == hash_span(begin + size, begin + 2 * size)
     return torch.zeros_like(length_B).scatter_reduce_(0, row[same] + 1, size[same], "amax")
 
 

@@ -12,7 +12,7 @@ from nemo_vfm.synth.make_stories import story
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class VideoPrompt:
     """What to draw."""
 
     text: str  #: the prompt
@@ -24,9 +24,9 @@ class Prompt:
 
 @runtime_checkable
 class Prompts(Protocol):
-    """A source of prompts."""
+    """A source of prompts; it may have `given`, the first frames that come with them, `()` where none do."""
 
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[VideoPrompt]:
         """The prompts, in a fixed order."""
         ...
 
@@ -52,10 +52,10 @@ class PromptList:
         self.texts = tuple(texts)
         self.given = tuple(given) * (len(texts) if len(given) == 1 else 1)
 
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[VideoPrompt]:
         """The texts in order."""
         given = self.given or (None,) * len(self.texts)
-        return [Prompt(text, given=path) for text, path in zip(self.texts, given, strict=True)]
+        return [VideoPrompt(text, given=path) for text, path in zip(self.texts, given, strict=True)]
 
 
 class HeldOutPrompts:
@@ -68,14 +68,12 @@ class HeldOutPrompts:
     def __init__(self, *, num: int = 16) -> None:
         if not 1 <= num <= len(shot_plan.combinations(held_out=True)):
             raise ValueError(f"num must be between 1 and {len(shot_plan.combinations(held_out=True))}, got {num}")
-        self.num = num
+        self.num, self.given = num, ()
 
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[VideoPrompt]:
         """One prompt a combination, with colour, shape and direction to measure by."""
-        return [
-            Prompt(f"a {colour} {shape} moving {direction}", {"colour": colour, "shape": shape, "direction": direction})
-            for colour, shape, direction in shot_plan.combinations(held_out=True)[: self.num]
-        ]
+        found = shot_plan.combinations(held_out=True)[: self.num]
+        return [VideoPrompt(f"a {c} {s} moving {d}", {"colour": c, "shape": s, "direction": d}) for c, s, d in found]
 
 
 class CaptionPrompts:
@@ -89,9 +87,9 @@ class CaptionPrompts:
     def __init__(self, *, shards: Place, num: int = 16) -> None:
         if num < 1:
             raise ValueError(f"num must be at least 1, got {num}")
-        self.shards, self.num = place(shards), num
+        self.shards, self.num, self.given = place(shards), num, ()
 
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[VideoPrompt]:
         """The first different captions in the order of the shards.
 
         Raises:
@@ -107,7 +105,7 @@ class CaptionPrompts:
                 break
         if not captions:
             raise NothingKept(f"no clip in {self.shards} has a caption to use as a prompt")
-        return [Prompt(text) for text in captions]
+        return [VideoPrompt(text) for text in captions]
 
 
 class StoryPrompts:
@@ -123,12 +121,12 @@ class StoryPrompts:
     def __init__(self, *, num: int = 32, sentences: int = 3, held_out: bool = True, seed: int = 1) -> None:
         if num < 1 or not 1 <= sentences <= 3:
             raise ValueError(f"num must be at least 1 and sentences from 1 to 3, got {num} and {sentences}")
-        self.num, self.sentences, self.held_out, self.seed = num, sentences, held_out, seed
+        self.num, self.sentences, self.held_out, self.seed, self.given = num, sentences, held_out, seed, ()
 
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[VideoPrompt]:
         """One a story."""
         told = (story(self.seed, number, held_out=self.held_out) for number in range(self.num))
-        return [Prompt(" ".join(one.sentences[: self.sentences])) for one in told]
+        return [VideoPrompt(" ".join(one.sentences[: self.sentences])) for one in told]
 
 
 class DemoPrompts:
@@ -141,8 +139,9 @@ class DemoPrompts:
     """
 
     def __init__(self, *, input: Place | None, shards: Place, num: int = 16) -> None:
+        self.given = ()
         self.source: Prompts = HeldOutPrompts(num=num) if input is None else CaptionPrompts(shards=shards, num=num)
 
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[VideoPrompt]:
         """The prompts of the source that fits."""
         return self.source.prompts()

@@ -38,7 +38,7 @@ from nemo_vfm.models.convert.video.pretrained_video import load_pretrained
 from nemo_vfm.models.convert.video.random_pipeline import prepare_base
 from nemo_vfm.models.convert.video.transformer_folder import transformer_in
 from nemo_vfm.models.noise_experts import NoiseExperts
-from nemo_vfm.parallel.apply.local_shard import copy_own, whole
+from nemo_vfm.parallel.apply.local_shard import copy_own, full_tensor
 from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, gather_group
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
@@ -54,10 +54,10 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
 from nemo_vfm.parallel.plan.static_memory import on_meta, weight_bytes
 from nemo_vfm.parallel.ranks.process_group import everyone_says
-from nemo_vfm.synth.prompts import Prompt, PromptList, Prompts
+from nemo_vfm.synth.prompts import PromptList, Prompts, VideoPrompt
 
 _MAX_BYTES = 1 << 16
-_Video: TypeAlias = tuple[Path, Prompt]  # where it is written, and what it shows
+_Video: TypeAlias = tuple[Path, VideoPrompt]  # where it is written, and what it shows
 _RECORD = ".cache.json"  # ending of what is written beside a video that was sampled with a cache
 
 
@@ -287,7 +287,7 @@ class SamplingModel:
             else:
                 # Replace zero matrices by noise, so that untrained outputs are not constant.
                 for name, parameter in model.named_parameters():
-                    if parameter.ndim > 1 and not whole(parameter.detach()).any():
+                    if parameter.ndim > 1 and not full_tensor(parameter.detach()).any():
                         noise = torch.randn(parameter.shape, generator=generator(seed, "untrained", name))
                         copy_own(parameter, noise / parameter.shape[1] ** 0.5)
         fill_adapters(attached)

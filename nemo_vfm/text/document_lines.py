@@ -124,7 +124,7 @@ def _spans(folder: Path, name: str, kind: str, most: int) -> Iterator[tuple[File
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DocumentLine:
     """One document."""
 
     where: int | str  #: how many lines or rows of the span there were up to it, or its key in a tar
@@ -132,12 +132,12 @@ class Line:
     fault: str | None = None  #: why it could not be read; None where it could
     columns: tuple[str, ...] = ()  #: of an object that lacks the column of the text, those that it has
 
-    def told(self) -> str:
+    def error(self) -> str:
         """The fault, and the columns that there are instead."""
         return f"{self.fault}" + (f"; it has {', '.join(self.columns[:20])}" if self.columns else "")
 
 
-def lines(folder: Path, span: FileSpan, *, column: str, max_bytes: int) -> Iterator[Line]:
+def lines(folder: Path, span: FileSpan, *, column: str, max_bytes: int) -> Iterator[DocumentLine]:
     """The documents of a span of a file below the folder, in its order; a longer one than `max_bytes` is not read.
 
     Their texts are in `column` of JSON and Parquet.
@@ -154,21 +154,21 @@ def lines(folder: Path, span: FileSpan, *, column: str, max_bytes: int) -> Itera
         return _tar(path, column, max_bytes)
     if span.kind == "text":
         too_long = path.stat().st_size > max_bytes
-        return iter([Line(1, fault=_too_long(max_bytes)) if too_long else _decode_line(1, path.read_bytes())])
+        return iter([DocumentLine(1, fault=_too_long(max_bytes)) if too_long else _decode_line(1, path.read_bytes())])
     return _jsonl(path, span, column, max_bytes)
 
 
-def _jsonl(path: Path, span: FileSpan, column: str, max_bytes: int) -> Iterator[Line]:
+def _jsonl(path: Path, span: FileSpan, column: str, max_bytes: int) -> Iterator[DocumentLine]:
     number = 0
     try:
         with open_regular(path) as packed, decompress(path.name, packed) as file:
             for number, line in enumerate(_split(file, span, max_bytes), 1):
                 if line is None:
-                    yield Line(number, fault=_too_long(max_bytes))
+                    yield DocumentLine(number, fault=_too_long(max_bytes))
                 else:
-                    yield _of_json(number, line, column) if line.strip() else Line(number)
+                    yield _of_json(number, line, column) if line.strip() else DocumentLine(number)
     except (OSError, EOFError, ValueError, zlib.error) as error:  # a gzip that breaks off, or lost a bit
-        yield Line(number + 1, fault=_BROKEN.format(type(error).__name__))
+        yield DocumentLine(number + 1, fault=_BROKEN.format(type(error).__name__))
 
 
 def _split(file: IO[bytes], span: FileSpan, max_bytes: int) -> Iterator[bytes | None]:
@@ -195,26 +195,26 @@ def _skip_line(file: IO[bytes], piece: int) -> int:
     return count
 
 
-def _of_json(where: int | str, data: bytes, column: str) -> Line:
+def _of_json(where: int | str, data: bytes, column: str) -> DocumentLine:
     try:
         row = json.loads(data)
     except (ValueError, RecursionError) as error:
-        return Line(where, fault="not UTF-8" if isinstance(error, UnicodeDecodeError) else "not JSON")
+        return DocumentLine(where, fault="not UTF-8" if isinstance(error, UnicodeDecodeError) else "not JSON")
     if not isinstance(row, dict):
-        return Line(where, fault="not a JSON object")
+        return DocumentLine(where, fault="not a JSON object")
     if column not in row:
-        return Line(where, fault=f"without {column!r}", columns=tuple(row))
+        return DocumentLine(where, fault=f"without {column!r}", columns=tuple(row))
     text = row[column]
     if text is not None and not isinstance(text, str):
-        return Line(where, fault=f"{column!r} is not text")
+        return DocumentLine(where, fault=f"{column!r} is not text")
     try:
         (text or "").encode()
     except UnicodeEncodeError:  # half of a pair, such as "\ud800", which JSON can spell
-        return Line(where, fault="no Unicode")
-    return Line(where, text)
+        return DocumentLine(where, fault="no Unicode")
+    return DocumentLine(where, text)
 
 
-def _parquet(path: Path, span: FileSpan, column: str, max_bytes: int) -> Iterator[Line]:
+def _parquet(path: Path, span: FileSpan, column: str, max_bytes: int) -> Iterator[DocumentLine]:
     import pyarrow
     import pyarrow.parquet
 
@@ -238,41 +238,41 @@ def _parquet(path: Path, span: FileSpan, column: str, max_bytes: int) -> Iterato
                 for text in texts.cast(binary).to_pylist():
                     number += 1
                     long = text is not None and len(text) > max_bytes
-                    yield Line(number, fault=_too_long(max_bytes)) if long else _decode_line(number, text)
+                    yield DocumentLine(number, fault=_too_long(max_bytes)) if long else _decode_line(number, text)
         except (OSError, ValueError, pyarrow.ArrowException) as error:
-            yield Line(number + 1, fault=_BROKEN.format(type(error).__name__))
+            yield DocumentLine(number + 1, fault=_BROKEN.format(type(error).__name__))
 
 
-def _decode_line(where: int | str, data: bytes | None) -> Line:
+def _decode_line(where: int | str, data: bytes | None) -> DocumentLine:
     try:
-        return Line(where, None if data is None else data.decode("utf-8-sig"))
+        return DocumentLine(where, None if data is None else data.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        return Line(where, fault="not UTF-8")
+        return DocumentLine(where, fault="not UTF-8")
 
 
-def _tar(path: Path, column: str, max_bytes: int) -> Iterator[Line]:
+def _tar(path: Path, column: str, max_bytes: int) -> Iterator[DocumentLine]:
     """Samples of a WebDataset: the `.txt`, or `column` of the `.json` where there is no `.txt`."""
     try:
         index = index_tar(path)
     except DataError:
-        yield Line("", fault="not a readable tar")
+        yield DocumentLine("", fault="not a readable tar")
         return
     with path.open("rb") as file:
         for key, members in index.samples.items():
             extension = "txt" if "txt" in members else "json"
             if extension not in members:
-                yield Line(key, fault="neither .txt nor .json")
+                yield DocumentLine(key, fault="neither .txt nor .json")
                 continue
             offset, size = members[extension]
             if size > max_bytes:
-                yield Line(key, fault=_too_long(max_bytes))
+                yield DocumentLine(key, fault=_too_long(max_bytes))
                 continue
             file.seek(offset)
             data = file.read(size)
             yield _decode_line(key, data) if extension == "txt" else _of_json(key, data, column)
     for reason, count in sorted(index.skipped.items()):
         if reason not in _NO_DOCUMENTS:
-            yield from [Line("", fault=reason)] * count
+            yield from [DocumentLine("", fault=reason)] * count
 
 
 def _too_long(max_bytes: int) -> str:

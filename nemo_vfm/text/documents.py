@@ -51,8 +51,8 @@ class Documents:
                     if bad == _MAX_BAD_IN_A_ROW:
                         said = f"{bad} documents in a row up to number {line.where} of {folder / span.file} are bad: "
                         if line.columns:
-                            raise UserError(f"{said}{line.told()}. Set `column` of documents to the one with the text")
-                        raise DataError(f"{said}{line.fault}")
+                            raise UserError(f"{said}{line.error()}. Set `column` of documents to the one with the text")
+                        raise DataError(f"{said}{line.fault}; repair the file, or leave it out")
                 elif line.text is not None and line.text.strip():
                     bad = 0
                     yield line.text

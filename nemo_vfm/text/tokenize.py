@@ -1,7 +1,6 @@
 """Tokenizes documents into a folder of tokens (`data/tokens/`) in several processes, every document accounted for."""
 
 import json
-import multiprocessing
 import os
 import shutil
 import traceback
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, NothingKept, UserError
 from nemo_vfm.core.log import bar, warn
-from nemo_vfm.core.process import follow_parent
+from nemo_vfm.core.process import end_children, follow_parent, how_it_ended, num_cores, start_child
 from nemo_vfm.core.storage.files import read_json_or_none, sha256_text, write_json, write_text
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.encoders import Tokenizer
@@ -42,28 +41,21 @@ def iterate_done(work: "_TokenizeWork", numbers: Sequence[int], processes: int) 
             work.do(number)
             yield number
         return
-    context, members = multiprocessing.get_context("spawn"), dict[Connection, BaseProcess]()
+    members = dict[Connection, BaseProcess]()
     try:
         for _ in range(min(processes, len(numbers))):
-            ours, theirs = context.Pipe()
-            process: BaseProcess = context.Process(target=_serve, args=(theirs, work), daemon=True)
-            process.start()
-            theirs.close()
-            members[ours] = process
+            process, pipe = start_child(_serve, work)
+            members[pipe] = process
         waiting = iter(numbers)
         busy = {pipe for pipe in members if _give(pipe, waiting)}
         while busy:
-            for pipe in wait(list(busy)):
-                assert isinstance(pipe, Connection)
-                yield _answer(pipe, members[pipe])
-                if not _give(pipe, waiting):
-                    busy.remove(pipe)
+            for ready in wait(list(busy)):
+                assert isinstance(ready, Connection)
+                yield _answer(ready, members[ready])
+                if not _give(ready, waiting):
+                    busy.remove(ready)
     finally:
-        for pipe, process in members.items():
-            pipe.close()
-            process.kill()
-        for process in members.values():
-            process.join(10)
+        end_children([(process, pipe) for pipe, process in members.items()])
 
 
 def _answer(pipe: Connection, process: BaseProcess) -> int:
@@ -72,8 +64,8 @@ def _answer(pipe: Connection, process: BaseProcess) -> int:
     except (EOFError, ConnectionResetError) as error:
         process.join(5)
         raise UserError(
-            f"a worker process ended with exit code {process.exitcode} (-9 means killed, often for lack of "
-            f"memory); run the same command again to resume; fewer processes need less memory"
+            f"a worker process {how_it_ended(process.exitcode)}; run the same command again to resume, with fewer "
+            "processes if memory ran out"
         ) from error
     if isinstance(found, NemoVfmError):
         raise found
@@ -146,6 +138,10 @@ class TokenizeText:
         self.portion_mb, self.processes = portion_mb, processes
         self.max_document_mb, self.max_bad_in_a_row = max_document_mb, max_bad_in_a_row
 
+    def made_vocab(self) -> tuple[str, object]:
+        """See `MakesVocab`."""
+        return "tokens", self.tokenizer
+
     def run(self, run: Run) -> Outcome:
         """Tokenise what is not yet; the second time it does nothing.
 
@@ -167,9 +163,8 @@ class TokenizeText:
             return _outcome(work.records_of(), did_nothing=True)
         work.begin(before, plan)
         missing = [number for number in range(len(work.portions)) if work.record(number) is None]
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         with bar("tokenise", len(work.portions), len(work.portions) - len(missing)) as line:
-            for _ in iterate_done(work, missing, self.processes or cores):
+            for _ in iterate_done(work, missing, self.processes or num_cores()):
                 line.advance()
         records = work.records_of()
         totals = counts(records)

@@ -1,4 +1,4 @@
-"""Tokenizes one portion of documents into one shard, with a record of what became of each document."""
+"""Tokenizes one portion of documents into one shard, and counts which documents were kept, dropped or failed."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,53 +13,53 @@ from nemo_vfm.data.tokens.token_manifest import Shard, dtype_for
 from nemo_vfm.data.tokens.token_writer import ShardFiles
 from nemo_vfm.text.document_lines import Portion, lines
 
-_TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 256, 1 << 20
-_FAULTS_KEPT = 1000  # of a portion; all are counted
+_BATCH_TEXTS, _BATCH_CHARACTERS = 256, 1 << 20
+_MAX_FAULTS = 1000  # listed of a portion; all are counted
 
 
 @dataclass(frozen=True, slots=True)
 class SplitSettings:
-    """What decides about a document.
-    min_characters, max_characters: shorter and longer documents are dropped; None is no limit.
-    max_bytes: what a document may have in its file.
-    max_bad_in_a_row: so many that cannot be read stop the run.
-    """
+    """Where documents are, and the limits that they must meet."""
 
-    folder: Path  #: that the files are below
-    column: str  #: where the text is
-    min_characters: int
-    max_characters: int | None
-    max_bytes: int
-    max_bad_in_a_row: int
+    folder: Path  #: the files' names are relative to it
+    column: str  #: the JSON key or Parquet column that holds the text
+    min_characters: int  #: shorter documents are dropped
+    max_characters: int | None  #: longer ones are dropped; None is no limit
+    max_bytes: int  #: a document with more bytes in its file counts as unreadable
+    max_bad_in_a_row: int  #: this many consecutive unreadable documents stop the run
 
 
 @dataclass(slots=True)
 class SplitCounts:
-    """What became of a portion's documents."""
+    """How many of a portion's documents were kept, dropped or failed."""
 
     read: int = 0  #: all of them
     kept: int = 0  #: those whose tokens are in the shard
-    dropped: Counter[str] = field(default_factory=Counter)  #: how many a rule took out, by rule
-    failed: Counter[str] = field(default_factory=Counter)  #: how many could not be read, by reason
-    counted: list[int] = field(default_factory=list)  #: lines, rows or samples of each span
-    #: (span, where, reason) of those that failed, as many as are kept
+    dropped: Counter[str] = field(default_factory=Counter)  #: by the rule that dropped them
+    failed: Counter[str] = field(default_factory=Counter)  #: by the reason why they cannot be read
+    counted: list[int] = field(default_factory=list)  #: documents of each span
+    #: (span, line or row in it or key in a tar, reason) of the first that failed
     faults: list[tuple[int, int | str, str]] = field(default_factory=list)
     shard: Shard | None = None  #: None where no document was kept
 
     def json(self) -> Json:
-        """As it is written."""
+        """The content of the record file."""
         numbers = {"read": self.read, "kept": self.kept, "dropped": dict(self.dropped), "failed": dict(self.failed)}
         shard = None if self.shard is None else asdict(self.shard)
         return {**numbers, "counted": self.counted, "faults": self.faults, "shard": shard}
 
 
 def tokenize(portion: Portion, tokenizer: Tokenizer, settings: SplitSettings, out: Path, records: Path) -> None:
-    """Write the shard and then its record, which says that the shard is whole."""
+    """Write the shard to `out`, then its record to `records`, which marks it as complete.
+
+    Raises:
+        UserError: too many documents in a row cannot be read.
+    """
     record = SplitCounts()
     vocab_size, end = tokenizer.vocab_size(), tokenizer.end()
     with ShardFiles(out, portion.name, vocab_size=vocab_size, end=end) as files:
         documents = _kept_texts(portion, settings, record)
-        while texts := _some(documents):
+        while texts := _next_batch(documents):
             for document in tokenizer.encode(texts):
                 files.write(document)
             record.kept += len(texts)
@@ -72,19 +72,19 @@ def tokenize(portion: Portion, tokenizer: Tokenizer, settings: SplitSettings, ou
     write_json(records / f"{portion.name}.json", record.json())
 
 
-def _some(documents: Iterator[str]) -> list[str]:
-    """The next ones: tokenizers work on many in parallel, and memory is bounded."""
-    group, characters = list[str](), 0
+def _next_batch(documents: Iterator[str]) -> list[str]:
+    """Several texts, which a tokenizer encodes in parallel, within a bound of memory; empty at the end."""
+    batch, characters = list[str](), 0
     for text in documents:
-        group.append(text)
+        batch.append(text)
         characters += len(text)
-        if len(group) >= _TEXTS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
+        if len(batch) >= _BATCH_TEXTS or characters >= _BATCH_CHARACTERS:
             break
-    return group
+    return batch
 
 
 def read_record(path: Path, out: Path, vocab_size: int) -> SplitCounts | None:
-    """The record of a portion that is done; None where it is not, or its shard's files are not what it says."""
+    """The record of a finished portion; None if there is none, or a file of its shard has another size."""
     try:
         found = read_json(path)
         shard = None if found["shard"] is None else Shard(**found["shard"])
@@ -99,7 +99,7 @@ def read_record(path: Path, out: Path, vocab_size: int) -> SplitCounts | None:
 
 
 def _kept_texts(portion: Portion, settings: SplitSettings, record: SplitCounts) -> Iterator[str]:
-    """The texts that no rule drops."""
+    """Yield the texts that no rule drops; count all documents in `record`."""
     in_a_row = 0
     for number, span in enumerate(portion.spans):
         count = 0
@@ -110,12 +110,12 @@ def _kept_texts(portion: Portion, settings: SplitSettings, record: SplitCounts) 
             if in_a_row >= settings.max_bad_in_a_row:
                 raise UserError(
                     f"{in_a_row} documents in a row cannot be read; the last, in {settings.folder / span.file}: "
-                    f"{line.told()}. Is column={settings.column} correct?"
+                    f"{line.error()}. Is column={settings.column} correct?"
                 )
             if line.fault:
                 reason = str(line.fault)
                 record.failed[reason] += 1
-                if len(record.faults) < _FAULTS_KEPT:
+                if len(record.faults) < _MAX_FAULTS:
                     record.faults.append((number, line.where, reason))
             elif rule := _rule(line.text or "", settings):
                 record.dropped[rule] += 1
@@ -125,7 +125,7 @@ def _kept_texts(portion: Portion, settings: SplitSettings, record: SplitCounts) 
 
 
 def _rule(text: str, settings: SplitSettings) -> str | None:
-    """The rule that drops a document."""
+    """The rule that drops a document; None keeps it."""
     if not text.strip():
         return "empty"
     if len(text) < settings.min_characters:
@@ -136,7 +136,7 @@ def _rule(text: str, settings: SplitSettings) -> str | None:
 
 
 def counts(records: list[SplitCounts]) -> Json:
-    """What became of all documents: in = kept + dropped + failed."""
+    """The sums over portions: in = kept + dropped + failed."""
     dropped: Counter[str] = sum((record.dropped for record in records), Counter())
     failed: Counter[str] = sum((record.failed for record in records), Counter())
     return {

@@ -53,7 +53,9 @@ class TrainTokenizer:
         log.info(f"training a tokenizer on {self.documents.path}")
         texts = self._texts(run.seed, skipped, read)
         if (first := next(texts, None)) is None:  # libraries fail differently on empty input, or not at all
-            raise NothingKept(f"there is no document with text in {self.documents.path}: {dict(skipped)}")
+            reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
+            raise NothingKept(f"there is no document with text in {self.documents.path} ({reasons or 'no lines'}); "
+                              "check path and column of documents")  # fmt: skip
         self.learner.learn(itertools.chain([first], texts), working)
         written = self._measure(working, run.seed) | {"documents": read["documents"], "bytes": read["bytes"]}
         vocab_size = written["vocab_size"]
@@ -66,6 +68,10 @@ class TrainTokenizer:
         working.rename(target)
         sync(run.folder)
         return _outcome(manifest, did_nothing=False)
+
+    def made_vocab(self) -> tuple[str, object]:
+        """See `MakesVocab`; a small text may yield fewer tokens."""
+        return "tokenizer", self.learner.settings().get("vocab_size")
 
     def _provenance(self, seed: int) -> Json:
         libraries = dict.fromkeys(("tokenizers", "sentencepiece"), "absent")

@@ -29,7 +29,7 @@ class EMA:
 
     def start(self, model: nn.Module) -> None:
         """Begin from the model's present weights."""
-        self.weights = {name: _wide(tensor.detach().clone()) for name, tensor in learned_state(model).items()}
+        self.weights = {name: _widen(tensor.detach().clone()) for name, tensor in learned_state(model).items()}
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
@@ -37,7 +37,7 @@ class EMA:
         decay = min(self.decay, (1 + step) / (10 + step))
         source = learned_state(model)
         moved = [name for name, tensor in self.weights.items() if tensor.is_floating_point()]
-        mine, theirs = ([_wide(local_storage(weights[name])) for name in moved] for weights in (self.weights, source))
+        mine, theirs = ([_widen(local_storage(weights[name])) for name in moved] for weights in (self.weights, source))
         torch._foreach_lerp_(mine, theirs, 1 - decay)
 
     def state(self) -> dict[str, Tensor]:
@@ -57,7 +57,7 @@ class EMA:
             copy_own(self.weights[name], tensor)
 
     @contextmanager
-    def applied(self, model: nn.Module) -> Iterator[nn.Module]:
+    def apply_to(self, model: nn.Module) -> Iterator[nn.Module]:
         """The model with the averaged weights inside the block, and with its own again after it."""
         own = {name: local_storage(tensor).clone() for name, tensor in learned_state(model).items()}
         _put(model, self.weights)
@@ -67,7 +67,7 @@ class EMA:
             _put(model, own)
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def _widen(tensor: Tensor) -> Tensor:
     """The tensor itself where it is not of a format of 16 bits."""
     return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 

@@ -44,7 +44,7 @@ class EngineStrategy(SingleDeviceStrategy):
 
     def barrier(self, *args: Any, **kwargs: Any) -> None:
         """Wait for all ranks."""
-        process_group.greatest(0.0)
+        process_group.all_reduce_max(0.0)
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         """One rank's object on every rank, as JSON: nothing that would be unpickled."""

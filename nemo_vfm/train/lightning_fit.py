@@ -16,7 +16,7 @@ from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.core.types.training_data import LightningData
 from nemo_vfm.train.callbacks.callback import LightningCallback
 from nemo_vfm.train.lightning.best import KeepBest
-from nemo_vfm.train.lightning.devices import Devices, PlacedJob, Placement, alone
+from nemo_vfm.train.lightning.devices import Devices, PlacedJob, Placement, single_process
 from nemo_vfm.train.lightning.fit_settings import LightningModule, LightningStrategy, StartWeights, TrainerOptions
 from nemo_vfm.train.state.slots import LightningLogger, LoggerSource
 
@@ -86,5 +86,5 @@ class LightningFit(PlacedJob):
         """Train; resume from the newest checkpoint where the folder has one."""
         from nemo_vfm.train.lightning.fit import train
 
-        with alone() if self.placement.num_ranks() == 1 else nullcontext():
+        with single_process() if self.placement.num_ranks() == 1 else nullcontext():
             return train(self, run)

@@ -99,7 +99,7 @@ class TrainModule(LightningModule):
         self._measure("test_loss", batch)
 
     def _measure(self, name: str, batch: Batch) -> None:
-        with self.fit.ema.applied(self.model) if self.fit.ema else nullcontext():
+        with self.fit.ema.apply_to(self.model) if self.fit.ema else nullcontext():
             losses_B, prepared = self.fit.runner.evaluate(batch)
         weight = float(prepared.weight_B.sum())
         mean = float((losses_B * prepared.weight_B).sum()) / max(weight, 1e-12)

@@ -31,9 +31,8 @@ class WarmupCosine:
 
     def __init__(self, *, warmup_steps: int = 0, final_fraction: float = 0.0, total_steps: int | None = None) -> None:
         if warmup_steps < 0 or not 0 <= final_fraction <= 1:
-            raise ValueError(
-                f"warmup_steps ({warmup_steps}) must be at least 0, final_fraction ({final_fraction}) in [0, 1]"
-            )
+            raise ValueError(f"warmup_steps ({warmup_steps}) must be at least 0, final_fraction ({final_fraction}) "
+                             f"in [0, 1]")  # fmt: skip
         if total_steps is not None and total_steps <= warmup_steps:
             raise ValueError(f"total_steps ({total_steps}) must be above warmup_steps ({warmup_steps})")
         self.warmup_steps, self.final_fraction, self.total_steps = warmup_steps, final_fraction, total_steps

@@ -44,9 +44,8 @@ class Phase:
     def steps(self, data: TrainingData) -> int:
         """Of the optimizer. ValueError if the data does not say how many tokens or samples a step takes."""
         if self.duration.unit != "steps" and not isinstance(data, ResumablePhases):
-            raise ValueError(
-                f"{type(data).__name__} does not define how much a step reads; give the phase's duration in steps"
-            )
+            raise ValueError(f"{type(data).__name__} does not define how much a step reads; give the phase's "
+                             f"duration in steps")  # fmt: skip
         known = (
             {"samples": self.batch_size or data.samples_per_batch(), "tokens": data.tokens_per_sample()}
             if isinstance(data, ResumablePhases) else {}
@@ -91,10 +90,8 @@ def stretches(
     """
     for name, phase in phases.items():
         if (phase.batch_size or phase.blend) and not isinstance(data, ResumablePhases):
-            raise ValueError(
-                f"phase {name} changes batch_size or blend, but {type(data).__name__} cannot: only the layout, the "
-                f"length and the learning rate can differ between its phases"
-            )
+            raise ValueError(f"phase {name} changes batch_size or blend, but {type(data).__name__} cannot: only the "
+                             f"layout, the length and the learning rate can differ between its phases")  # fmt: skip
     ends = list(itertools.accumulate((phase.steps(data) for phase in phases.values()), initial=0))
     cut = math.inf if most is None else most.amount
     return [

@@ -1,6 +1,6 @@
-"""Says where the weights come from that a training begins with, such as another run, and which of them it trains."""
+"""Says where the weights of a training come from, such as another run, and which of them it trains or only reads."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -38,11 +38,27 @@ class WarmStart:
     ) -> None:
         self.path, self.weights, self.may_differ = place(path), weights, tuple(may_differ)
 
-    def load_into(self, model: nn.Module) -> dict[str, Json]:
+    def load_into(self, model: nn.Module, slot: str = "weights.start_from") -> dict[str, Json]:
         """See `loaded_weights.load_into`."""
         from nemo_vfm.train import loaded_weights
 
-        return loaded_weights.load_into(model, self.path, self.weights, self.may_differ)
+        return loaded_weights.load_into(model, self.path, self.weights, self.may_differ, slot)
+
+
+class FrozenModel:
+    """A second model, which the task reads and nothing trains: each rank holds all of it, and no checkpoint does.
+
+    Args:
+        model: builds it.
+        start_from: whose weights it has, as for `weights.start_from`. Each start reads them again, and a resume refuses
+            others, so name a step's folder where that run may go on.
+    """
+
+    def __init__(self, *, model: Factory[[], nn.Module], start_from: Place | WarmStart) -> None:
+        self.model = model
+        self.start_from = start_from if isinstance(start_from, WarmStart) else WarmStart(path=start_from)
+        if self.start_from.may_differ:
+            raise ValueError("a frozen model learns nothing, so its weights must all be there; leave may_differ out")
 
 
 class Weights:
@@ -53,16 +69,20 @@ class Weights:
             weights and may_differ; None draws them from the seed.
         adapters: low-rank adapters to train instead of the model's weights, which stay those of `start_from`. Only the
             adapters have gradients, optimizer state, a running average and checkpoints. None trains the model.
+        frozen: further models, which the task reads under these names, such as teacher; None for none.
     """
 
-    def __init__(self, *, start_from: Place | WarmStart | None = None, adapters: LowRankAdapter | None = None) -> None:
+    def __init__(
+        self, *, start_from: Place | WarmStart | None = None, adapters: LowRankAdapter | None = None,
+        frozen: Mapping[str, FrozenModel] | None = None,
+    ) -> None:  # fmt: skip
         if adapters is not None and start_from is None:
             raise ValueError("adapters do not train the model's own weights, so these must be pretrained: set "
                              "start_from")  # fmt: skip
         self.start_from = WarmStart(path=start_from) if isinstance(start_from, Path | Address) else start_from
-        self.adapters = adapters
+        self.adapters, self.frozen = adapters, dict(frozen or {})
 
-    def trained(self, model: Factory[[], nn.Module]) -> Factory[[], nn.Module]:
+    def model_factory(self, model: Factory[[], nn.Module]) -> Factory[[], nn.Module]:
         """What builds the model that is trained."""
         return model if self.adapters is None else AdaptedModel(model, self.adapters)
 

@@ -1,4 +1,4 @@
-"""Runs named steps as one job: each step runs in its own folder, is skipped when done, and resumed when not."""
+"""Runs named steps as one job: each in its own folder, skipped if it is done, and resumed if it was interrupted."""
 
 import re
 import time
@@ -52,11 +52,11 @@ class Workflow:
                     f"and -, got {name[:100]!r}{' and more' * (len(name) > 100)}"
                 )
             if name in (LAUNCH, PARTS):
-                raise ValueError(f"no step may be called {name}: this folder is reserved for the launcher or for parts")
+                raise ValueError(f"no step may be called {name}: its folder is the launcher's or for parts; rename it")
         self.steps, self.input = dict(steps), None if input is None else place(input)
 
     def run(self, run: Run) -> Outcome:
-        """Run what is not done.
+        """Run the steps that are not done.
 
         Returns:
             The figures of every step as `<step>/<figure>`.
@@ -79,17 +79,17 @@ class Workflow:
             before = fingerprint.after()
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
-        """See `HasNeeds`: what its widest step needs. The other steps are rank 0's alone."""
+        """See `HasNeeds`: the most that any step needs. Steps that need one rank run on rank 0."""
         steps = [needs_of(job) for job in self.steps.values()]
         return Needs(
             ranks=max(one.ranks for one in steps), whole_nodes=max(one.whole_nodes for one in steps),
             degrees=max((one.degrees for one in steps), key=lambda degrees: prod(degrees.values())),
             engine=max((one.engine for one in steps), key=("", "torch", "megatron").index),
-            ray=any(one.ray for one in steps),
+            any_nodes=any(one.any_nodes for one in steps), ray=any(one.ray for one in steps),
         )  # fmt: skip
 
     def require(self, num_ranks: int) -> None:
-        """See `MultiRankJob`: every step that is spread at all is spread over all ranks."""
+        """See `MultiRankJob`: a step that needs several ranks gets all of them."""
         for name, job in self.steps.items():
             if isinstance(job, MultiRankJob) and needs_of(job).ranks > 1:
                 try:
@@ -105,7 +105,7 @@ class Workflow:
 
 @no_component
 class OneStep(Workflow):
-    """One step of a workflow, whose earlier ones are done already: each may have a machine of its own."""
+    """Runs one step of a workflow whose earlier steps are done, so that each step may have its own machine."""
 
     def __init__(self, workflow: Workflow, name: str) -> None:
         if name not in workflow.steps:
@@ -114,11 +114,11 @@ class OneStep(Workflow):
         self.name, self._job = name, workflow.steps[name]
 
     def run(self, run: Run) -> Outcome:
-        """Run it where it is not done."""
+        """Run the step if it is not done."""
         return replace(self.planned_step(run), ends_run=True).perform()
 
     def planned_step(self, run: Run) -> "PlannedStep":
-        """This step as it is asked for, all before it being done."""
+        """This step. UserError if an earlier one is not done."""
         for step in self._planned_steps(run):
             if step.name == self.name:
                 return step
@@ -138,13 +138,13 @@ class OneStep(Workflow):
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """A step in the order of its workflow, the fingerprint of what it must do, and what to call it."""
+    """A step of a workflow with all that it takes to run it."""
 
     name: str
     job: Job
-    run: Run
-    fingerprint: StepFingerprint
-    title: str
+    run: Run  #: its folder and settings
+    fingerprint: StepFingerprint  #: of its settings, and of all before it
+    title: str  #: its name in messages, such as `[2/3] train`
     ends_run: bool  #: nothing comes after it in the run
 
     def perform(self) -> Outcome:
@@ -152,14 +152,14 @@ class PlannedStep:
         return perform(self.job, self.run, self.fingerprint, title=self.title, ends_run=self.ends_run)
 
     def is_done(self) -> bool:
-        """Whether it has done just this before."""
+        """Whether it finished with this fingerprint."""
         if isinstance(self.job, Workflow):
             return all(step.is_done() for step in self.job._planned_steps(self.run))
         return read_finished(self.run.folder, self.fingerprint) is not None
 
 
 def jobs_in(job: Job) -> Iterator[tuple[tuple[str, ...], Job]]:
-    """(address, job) of each step, and of each step of a step; a job by itself has an empty address."""
+    """Yield (keys in the recipe, job) of each step, with steps of steps; a job that is no workflow has no keys."""
     if not isinstance(job, Workflow):
         yield (), job
         return
@@ -168,7 +168,7 @@ def jobs_in(job: Job) -> Iterator[tuple[tuple[str, ...], Job]]:
 
 
 def unfinished_steps(job: Job, run: Run) -> list[str]:
-    """How the addresses begin of what is still to be done: `steps.NAME.` for each step; nothing for all of a job."""
+    """Prefixes of the keys of what is not done: `steps.NAME.` a step, and "" for a job that is no workflow."""
     if not isinstance(job, Workflow):
         return [] if read_finished(run.folder, StepFingerprint.of(run)) else [""]
     steps = [step for step in job._planned_steps(run) if not isinstance(job, OneStep) or step.name == job.name]
@@ -178,19 +178,19 @@ def unfinished_steps(job: Job, run: Run) -> list[str]:
 def perform(
     job: Job, run: Run, fingerprint: StepFingerprint, *, title: str, ends_run: bool, set_aside: bool = True
 ) -> Outcome:
-    """Run a job in its folder unless it has done just this before.
+    """Run a job in its folder, unless it finished there with this fingerprint.
 
     Args:
-        title: what to call it in messages.
-        ends_run: its summary is the run's, which is printed as a result and so not logged, too.
-        set_aside: move away a folder whose predecessors were others; else go on in it.
+        title: its name in messages.
+        ends_run: do not log its summary, since it is printed as the result of the run.
+        set_aside: move aside a folder that other earlier steps led to; else continue in it.
     """
-    if isinstance(job, Workflow):  # it marks its steps one by one, so that one that was deleted is made again
+    if isinstance(job, Workflow):  # has no marker of its own, so that a step whose folder was deleted runs again
         return job.run(run)
     if done := read_finished(run.folder, fingerprint):
         info(f"{title}: done earlier: {done.summary}")
         return done
-    if urgency := preemption.urgency():  # it came while the step before took its last
+    if urgency := preemption.urgency():  # the signal came at the end of the step before
         raise preemption.preempted_error(urgency, f"before {title}")
     resume = prepare(run.folder, fingerprint, title, set_aside)
     info(f"{title}: {'resumes' if resume else 'starts'}")
@@ -201,10 +201,10 @@ def perform(
         announce(run)
     try:
         outcome = job.run(run)
-        # What a job says goes to the terminal, three files and the report.
+        # The summary goes to the terminal, three files and the report, so it must hold no secret.
         outcome = replace(outcome, summary=conceal(outcome.summary), figures=conceal_names(outcome.figures))
-    except BaseException:  # what it took until here is part of what the step takes; only a kill loses it
-        with suppress(OSError):  # of a full disk the job's own error tells more
+    except BaseException:  # the time of this attempt counts, too; only a kill loses it
+        with suppress(OSError):  # if the disk is full, the job's own error says more
             write_json(run.folder / STARTED, {**asdict(fingerprint), "seconds": _since(began, before_s)})
         raise
     info(f"{title}: {'done' if ends_run else outcome.summary} ({time.monotonic() - began:.0f} s)")
@@ -214,14 +214,14 @@ def perform(
 
 
 def _since(began: float, before_s: Json) -> float:
-    known = isinstance(before_s, int | float) and before_s >= 0
-    return round(time.monotonic() - began + (before_s if known else 0.0), 3)
+    is_valid = isinstance(before_s, int | float) and before_s >= 0  # it was read from a file
+    return round(time.monotonic() - began + (before_s if is_valid else 0.0), 3)
 
 
 def begin(step: PlannedStep, *, may_differ: bool = False) -> None:
-    """Mark a step as begun whose parts do its work; each of them may be the first.
+    """Mark a step as started whose parts run as processes of their own; any of them may be the first.
 
-    Its own part of the recipe `may_differ` from what it was begun from where the user allowed it.
+    UserError if it was started from other settings, unless they `may_differ`, or after other earlier steps.
     """
     folder = step.run.folder
     earlier = start_record(folder)

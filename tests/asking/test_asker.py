@@ -431,7 +431,7 @@ def test_each_setting_of_a_pace_makes_another_limit_which_keeps_it():
         pace = Pace(**changes)
         limits.append(Asker(chat=Placed(), pace=pace)._limits[""])
         assert limits[-1].limit == min(pace.start, pace.most)
-        assert limits[-1].refused(limits[-1].send(0.0), 0.0, 1e9) == pace.max_wait_s
+        assert limits[-1].record_refusal(limits[-1].send(0.0), 0.0, 1e9) == pace.max_wait_s
     assert len(set(map(id, limits))) == len(limits)
 
 

@@ -79,7 +79,7 @@ def test_refusals_are_rare_once_the_number_of_places_is_known():
 def refuse(limit, now_s, retry_after_s=None):
     ticket = limit.send(now_s)
     assert ticket is not None
-    return limit.refused(ticket, now_s + 0.01, retry_after_s)
+    return limit.record_refusal(ticket, now_s + 0.01, retry_after_s)
 
 
 @pytest.mark.parametrize(
@@ -94,16 +94,16 @@ def test_the_first_refusals_hold_back_nobody_else():
     limit = new_limit()
     first = [limit.send(0.0) for _ in range(8)]
     for ticket in first[:4]:
-        limit.refused(ticket, 0.01, 5.0)
+        limit.record_refusal(ticket, 0.01, 5.0)
     assert limit.limit == limit.in_flight == 4
-    limit.answered(first[4], 0.1)
+    limit.record_answer(first[4], 0.1)
     assert limit.wait_s(0.1) == 0, "a place is free, and the service takes requests"
 
 
 def test_a_refusal_of_what_was_sent_after_a_cut_holds_back_all():
     limit = new_limit()
     for ticket in [limit.send(0.0) for _ in range(8)]:
-        limit.refused(ticket, 0.01, 5.0)
+        limit.record_refusal(ticket, 0.01, 5.0)
     assert limit.wait_s(0.1) == 0
     refuse(limit, 0.1, 5.0)
     assert limit.wait_s(0.2) == pytest.approx(0.11 + 5.0 - 0.2) and limit.send(0.2) is None
@@ -116,14 +116,14 @@ def test_waits_grow_while_there_are_nothing_but_refusals_and_so_does_what_patien
         now_s += waits[-1] + 0.02
     assert waits == [min(60.0, 0.25 * 2.0**number) for number in range(12)]
     assert limit.refused_for_s(now_s) == pytest.approx(now_s - 0.01) and limit.limit == 1
-    limit.failed(limit.send(now_s + 60))
+    limit.record_failure(limit.send(now_s + 60))
     assert limit.refused_for_s(now_s + 61) == 0, "a request that was taken ends the series"
 
 
 def test_one_burst_of_refusals_at_max_halves_the_limit():
     limit = new_limit(start=64)
     for ticket in [limit.send(0.0) for _ in range(64)]:
-        limit.refused(ticket, 0.01, 1.0)
+        limit.record_refusal(ticket, 0.01, 1.0)
     assert limit.limit == 32
 
 
@@ -139,7 +139,7 @@ def test_a_few_time_outs_do_not_change_the_limit():
     limit = new_limit(start=64)
     for _ in range(100):
         limit.timed_out(limit.send(0.0))
-        limit.answered(limit.send(0.0), 0.2)
+        limit.record_answer(limit.send(0.0), 0.2)
     assert limit.limit == 64
 
 
@@ -154,7 +154,7 @@ def test_many_more_places_at_a_server_that_refuses_are_found_in_growing_steps():
 def test_few_questions_say_nothing_of_the_limit():
     limit = new_limit()
     for number in range(1000):
-        limit.answered(limit.send(float(number)), number + 0.2)
+        limit.record_answer(limit.send(float(number)), number + 0.2)
     assert limit.limit == 8
 
 

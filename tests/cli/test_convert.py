@@ -5,11 +5,10 @@ import json
 import os
 import re
 import resource
-import subprocess
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from safetensors.torch import load_file
 
 from nemo_vfm.cli.conversion import convert_child
 from nemo_vfm.cli.verbs import convert
+from nemo_vfm.core import process
 from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.models.convert.video.pretrained_video import pretrained_video_model
@@ -24,7 +24,6 @@ from nemo_vfm.train.warm_start import WarmStart
 from tests.support import preloaded
 from tests.support.dcp_files import made
 from tests.support.foreign_files import CONFIG, Touch, nemo, saved
-from tests.support.recipe_folder import ROOT
 
 STATE = {"w": torch.arange(6.0).reshape(2, 3), "tied": torch.ones(2).to(torch.bfloat16)}
 
@@ -33,10 +32,11 @@ STATE = {"w": torch.arange(6.0).reshape(2, 3), "tied": torch.ones(2).to(torch.bf
 def forked(monkeypatch):
     """Let the process that reads be a copy of one that has imported torch already; the first tests start it afresh."""
 
-    def run(words, *, env, timeout, **_):
-        return preloaded.run(words, env=env, timeout=timeout, cwd=Path.cwd())
+    def run(module, words, *, env, timeout_s):
+        code = f"import sys; from {module} import main; sys.exit(main())"
+        return preloaded.run([sys.executable, "-c", code, *words], env=env, timeout=timeout_s, cwd=Path.cwd())
 
-    monkeypatch.setattr(convert, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired))
+    monkeypatch.setattr(process, "run_module", run)
 
 
 @pytest.mark.slow
@@ -57,11 +57,12 @@ def test_an_archive_becomes_a_folder_of_safetensors_and_json(kitchen, capfd):
 
 def test_a_hostile_file_leaves_a_sentence_and_nothing_else(kitchen, capfd):
     canary = kitchen.folder / "canary"
+    kitchen.write("torch.py", f"open({str(canary)!r}, 'w')")
     (kitchen.folder / "evil.ckpt").write_bytes(saved({"state_dict": {"w": torch.ones(1)}, "x": Touch(canary)}))
     assert kitchen.main("convert", "evil.ckpt", "out") == 1
     said = capfd.readouterr().err
     assert said.count("\n") == 1 and "evil.ckpt: its pickle names posix.system, which is code" in said
-    assert [path.name for path in kitchen.folder.iterdir()] == ["evil.ckpt"]
+    assert sorted(path.name for path in kitchen.folder.iterdir()) == ["evil.ckpt", "torch.py"]
 
 
 @pytest.mark.parametrize(
@@ -87,46 +88,30 @@ def test_nothing_is_overwritten_and_no_link_is_followed(kitchen, capfd):
     assert "out already exists and is never overwritten" in said and "there is no file b.pt" in said
 
 
-def test_the_process_that_reads_is_limited_and_is_given_no_secrets(kitchen):
-    code = (
-        "import os, resource; from nemo_vfm.cli.conversion.convert_child import limit; limit(1 << 20);"
-        "print([resource.getrlimit(kind)[1] for kind in (resource.RLIMIT_DATA, resource.RLIMIT_CPU,"
-        " resource.RLIMIT_FSIZE)]); bytearray(8 << 30)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
-    limits = json.loads(done.stdout)
-    assert limits == [(4 << 30) + (12 << 20), 120, (5 << 20) + (64 << 20)]
-    assert done.returncode == 1 and "MemoryError" in done.stderr
-
-
-def test_a_child_that_is_ended_by_its_limits_is_a_sentence(kitchen, capfd, monkeypatch):
-    (kitchen.folder / "a.pt").write_bytes(saved(STATE))
-    stub = kitchen.write("bin/python", f"#!/bin/sh\nkill -XCPU $$\nexec {sys.executable}\n")
-    stub.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(stub))
-    assert kitchen.main("convert", "a.pt", "out") == 1
-    assert "was ended by signal 24: the file asks for more time or memory" in capfd.readouterr().err
-    assert not (kitchen.folder / "out").exists()
-
-
-def test_only_named_variables_reach_the_child(kitchen, monkeypatch):
+def test_a_child_gets_named_variables_alone_and_its_end_by_a_limit_is_a_sentence(kitchen, capfd, monkeypatch):
     seen = kitchen.folder / "seen"
-    stub = kitchen.write("bin/python", f"#!/bin/sh\nenv > {seen}\nexit 2\n")
+    stub = kitchen.write("bin/python", f"#!/bin/sh\nenv > {seen}\nkill -XCPU $$\nexec {sys.executable}\n")
     stub.chmod(0o755)
     (kitchen.folder / "a.pt").write_bytes(saved(STATE))
     monkeypatch.setattr(sys, "executable", str(stub))
     monkeypatch.setenv("SOME_API_KEY", "secret-value")
-    kitchen.main("convert", "a.pt", "out")
+    assert kitchen.main("convert", "a.pt", "out") == 1
+    assert "was killed by SIGXCPU: the file asks for more time or memory" in capfd.readouterr().err
+    assert not (kitchen.folder / "out").exists()
     assert "secret-value" not in seen.read_text() and "PATH=" in seen.read_text()
 
 
-@pytest.mark.parametrize("size", [0, 1 << 30])
-def test_limits_only_ever_shrink(size):
+@pytest.mark.parametrize(("before", "after"), [(1 << 40, 69 << 20), (1000, 1000)])
+def test_the_process_that_reads_is_limited_and_limits_only_ever_shrink(before, after):
     pid = os.fork()
     if pid == 0:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-        convert_child.limit(size)
-        os._exit(0 if resource.getrlimit(resource.RLIMIT_FSIZE) == (1000, 1000) else 1)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, before))
+        convert_child.limit(1 << 20)
+        kinds = resource.RLIMIT_DATA, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE
+        well = [resource.getrlimit(kind)[1] for kind in kinds] == [(4 << 30) + (12 << 20), 120, after]
+        with suppress(MemoryError):
+            well = not bytearray(8 << 30)
+        os._exit(0 if well else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 

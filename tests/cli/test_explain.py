@@ -22,7 +22,7 @@ from nemo_vfm.cli.catalogue.components import (
     own_classes,
 )
 from nemo_vfm.cli.catalogue.constructor_arguments import argument_texts, node_of, summary
-from nemo_vfm.cli.catalogue.explain_component import ready
+from nemo_vfm.cli.catalogue.explain_component import yaml_text
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import DEFAULT_TRUST, Problem, Roots, trust_list
 from nemo_vfm.config.hints import is_protocol, signature
@@ -30,7 +30,7 @@ from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.locate import locate
 from nemo_vfm.config.recipe_check import Checker
 from nemo_vfm.config.slot_fit import member_names, required_methods
-from nemo_vfm.config.tree import plain
+from nemo_vfm.config.tree import to_plain
 from nemo_vfm.config.yaml_source import parse
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.precision import Precision
@@ -87,7 +87,7 @@ def test_a_class_that_happens_to_have_a_method_of_that_name_is_no_component():
 def test_the_yaml_of_every_component_checks_in_every_slot_that_it_fits():
     """In one test: whoever collects the tests would search all of our classes to name each."""
     for name in found().all_components():
-        text, slots = ready(found(), name), found().slots_for(name)
+        text, slots = yaml_text(found(), name), found().slots_for(name)
         assert slots, name
         for slot in slots:
             problems = judged(text, slot)
@@ -106,7 +106,7 @@ def test_every_argument_of_ours_is_given_or_left_out_with_the_reason():
     ours = set(found().all_components()) & set(own_classes())
     assert len(ours) > 200
     for name in ours:
-        text = ready(found(), name)
+        text = yaml_text(found(), name)
         for argument in signature(found().known[name]).arguments:
             assert f"\n{argument}:" in text or f"\n# {argument}: given" in text, f"{name}\n{text}"
 
@@ -230,7 +230,7 @@ def test_a_class_that_cannot_be_read_says_so_and_takes_no_other_with_it(capsys, 
     assert main(["explain", f"{PARTS}.{name}", "--trust", PARTS]) == 2
     assert "cannot be" in capsys.readouterr().err
     kinds = catalogue(OURS, trust_list([PARTS]), more=[f"{PARTS}.{name}", f"{PARTS}.Wide"])
-    assert "stages: null" in ready(kinds, f"{PARTS}.Wide")
+    assert "stages: null" in yaml_text(kinds, f"{PARTS}.Wide")
 
 
 def test_a_name_of_two_classes_is_asked_back(kitchen, capsys):
@@ -298,9 +298,9 @@ def test_docstrings_of_both_styles_are_read():
 
 
 def test_defaults_are_written_as_a_recipe_writes_them():
-    assert plain(node_of((1, 2))) == [1, 2]
-    assert plain(node_of(Duration(2, "epochs"))) == "2 epochs"
-    assert plain(node_of(Precision("bf16"))) == {
+    assert to_plain(node_of((1, 2))) == [1, 2]
+    assert to_plain(node_of(Duration(2, "epochs"))) == "2 epochs"
+    assert to_plain(node_of(Precision("bf16"))) == {
         "_target_": "nemo_vfm.core.precision.Precision",
         "compute": "bf16",
         "fp8": None,

@@ -68,7 +68,7 @@ def test_a_wan_learns_from_ones_own_clips_and_goes_back_to_diffusers(kitchen) ->
     lines = [json.loads(line) for line in (kitchen.folder / "run/metrics.jsonl").read_text().splitlines()]
     losses = [line["val_loss"] for line in lines if "val_loss" in line]
     assert losses[-1] < 0.8 * losses[0], losses
-    record = checkpoint.found(kitchen.folder / "run").state["started_from"]
+    record = checkpoint.open_checkpoint(kitchen.folder / "run").state["started_from"]
     assert record["path"].endswith("theirs/transformer") and not record["not_taken"]
 
     assert kitchen.main("convert", "run", "back", "--to", "diffusers", "--pipeline", "theirs") == 0
@@ -94,7 +94,7 @@ def drawn_here(folder: Path) -> torch.Tensor:
     """Bytes (T, H, W, 3), as float."""
     composed = compose(folder / "run/recipe.yaml")
     model = build(composed).model().eval()
-    model.load_state_dict(checkpoint.weights_of(checkpoint.found(folder / "run"), "ema"))
+    model.load_state_dict(checkpoint.weights_of(checkpoint.open_checkpoint(folder / "run"), "ema"))
     draw = TextToVideo(codec=DiffusersCodec(folder=folder / "theirs"), text_encoder=TEXT, objective=AsDiffusers(),
                        sampler=Euler(steps=STEPS), guidance=ClassifierFree(scale=5.0))  # fmt: skip
     frames, height, width = SIZE

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from nemo_vfm.cli.migrate import FORMATS, Migration, migrate
 from nemo_vfm.cli.migrate.draft import UNKNOWN
-from nemo_vfm.cli.migrate.foreign_yaml import plain
+from nemo_vfm.cli.migrate.foreign_yaml import scalar_value
 from nemo_vfm.cli.migrate.published_video import pipeline_of
 from nemo_vfm.cli.migrate.recipe_text import recipe_text
 from nemo_vfm.config import DEFAULT_TRUST, build, check, compose, read_values
@@ -365,7 +365,7 @@ def test_nothing_that_a_file_names_is_imported(kitchen, monkeypatch):
      ("True", True), ("off", False), ("~", None), (".inf", ".inf"), ("1.", 1.0), ("-1", -1)],
 )  # fmt: skip
 def test_unquoted_texts_mean_what_they_mean_to_those_frameworks(text, value):
-    assert plain(text) == value and type(plain(text)) is type(value)
+    assert scalar_value(text) == value and type(scalar_value(text)) is type(value)
 
 
 def test_a_file_name_with_a_line_break_does_not_get_into_a_recipe(kitchen, capsys):

@@ -1,17 +1,12 @@
 """Tests that `check --paths` names missing files and folders, except those that the run will make."""
 
-import inspect
 from pathlib import Path
 
 import pytest
 
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import compose, paths, trust_list
-from nemo_vfm.data.shards.shard_cache import ShardCache
-from nemo_vfm.data.sources.streamed import StreamedTars
-from nemo_vfm.data.sources.video_folder import VideoFolder
-from nemo_vfm.runtime.checks.missing_paths import WRITTEN, WRITTEN_BY, _here, mounts_of
-from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
+from nemo_vfm.runtime.checks.missing_paths import _here, mounts_of
 from tests.support.repository import ROOT
 
 RECIPES = sorted(str(path.relative_to(ROOT / "recipes")) for path in (ROOT / "recipes").rglob("*.yaml"))
@@ -179,13 +174,17 @@ def test_of_folders_that_are_mounted_one_below_the_other_the_inner_one_counts(tm
     assert mounts_of([]) is None and _here(Path("x"), None) == Path.cwd() / "x"
 
 
-def test_what_is_written_is_still_an_argument_of_something():
-    named = {
-        name for kind in (VideoFolder, StreamedTars, SaveCheckpoints) for name in inspect.signature(kind).parameters
-    }
-    assert named >= WRITTEN
-    assert {(f"{ShardCache.__module__}.{ShardCache.__qualname__}", "folder")} == WRITTEN_BY
-    assert "folder" in inspect.signature(ShardCache).parameters
+CACHE = "data.cache={_target_: nemo_vfm.data.shards.shard_cache.ShardCache, folder: gone, max_gb: 1}"
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["diffusion/train_folder", "data.path=films", "data.index=gone"], 0),
+     (["diffusion/train_small", "data.shards=films", CACHE], 0), (["energon.yaml"], 2)],
+)  # fmt: skip
+def test_what_is_made_where_it_is_not_there_is_no_problem_unlike_what_is_changed(desk, capsys, words, status):
+    (desk / "energon.yaml").write_text("_target_: nemo_vfm.curate.prepare_energon.WriteEnergon\nshards: gone\n")
+    assert checked(capsys, *words)[0] == status
 
 
 def test_the_second_source_of_a_curation_counts_only_where_the_first_is_not_given(desk):

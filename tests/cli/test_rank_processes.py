@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import preloaded
+from tests.support.processes import all_end, is_gone
 from tests.support.ranks import free_port
 from tests.support.repository import ROOT
 
@@ -53,14 +54,6 @@ def until(true_when: object, what: str) -> None:
     while not true_when():  # type: ignore[operator]
         assert time.monotonic() < end, f"timed out waiting for {what}"
         time.sleep(0.05)
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended; one that nobody has asked about yet counts."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def pids(folder: Path) -> list[int]:
@@ -104,7 +97,7 @@ def test_a_launcher_that_is_killed_takes_its_ranks_and_their_children_along(tmp_
     until(lambda: all((tmp_path / f"run/pids-{rank}").exists() for rank in (0, 1)), "both ranks")
     running.kill()
     running.wait(LIMIT_S)
-    until(lambda: all(is_gone(pid) for pid in pids(tmp_path)), "the end of all")
+    assert all_end(pids(tmp_path), LIMIT_S)
 
 
 def test_ctrl_c_ends_all_with_130_and_nobody_is_left(tmp_path: Path):
@@ -114,7 +107,7 @@ def test_ctrl_c_ends_all_with_130_and_nobody_is_left(tmp_path: Path):
     status, said = ended(running)
     assert status == 130 and "interrupted; run the same command again to resume in" in said
     assert json.loads((tmp_path / "run/status.json").read_text())["state"] == "interrupted"
-    until(lambda: all(is_gone(pid) for pid in pids(tmp_path)), "the end of all")
+    assert all_end(pids(tmp_path), LIMIT_S)
 
 
 def as_rank(rank: int, count: int, port: int, **more: str) -> dict[str, str]:

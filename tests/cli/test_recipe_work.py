@@ -66,11 +66,11 @@ def test_a_wrong_recipe_is_no_json(capsys):
 
 def test_what_trains_is_told_since_its_environment_depends_on_it(capsys):
     words = ("diffusion/train_small", "data.shards=given-later")
-    assert [step["engine"] for more in ((), ("engine=megatron",)) for step in told(capsys, *words, *more)["steps"]] == [
-        "torch",
-        "megatron",
-    ]
-    assert {step["name"]: step["engine"] for step in told(capsys, "quickstart")["steps"]}["curate"] == ""
+    for engine in ("torch", "megatron"):
+        (step,) = told(capsys, *words, f"engine={engine}")["steps"]
+        assert (step["engine"], step["plannable"]) == (engine, True)
+    found = {step["name"]: (step["engine"], step["plannable"]) for step in told(capsys, "quickstart")["steps"]}
+    assert (found["curate"], found["train"], found["sample"]) == (("", False), ("torch", True), ("", False))
 
 
 def test_what_needs_no_torch_is_told_without_it(tmp_path):

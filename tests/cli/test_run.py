@@ -214,10 +214,10 @@ def test_a_heartbeat_moves_and_the_time_of_the_start_does_not(tmp_path, monkeypa
         kept.write(state, **more)
         found = json.loads((tmp_path / "status.json").read_text())
         assert (found["state"], found["started"], found.get("error")) == (state, "start", more.get("error"))
-        assert kept.finished() is None
+        assert kept.read_finished() is None
     assert found["heartbeat"] == "c"
     kept.write("done", summary="well", figures={"loss": 1.0})
-    assert kept.finished()["figures"] == {"loss": 1.0} and "error" not in kept.finished()
+    assert kept.read_finished()["figures"] == {"loss": 1.0} and "error" not in kept.read_finished()
 
 
 def test_another_cadence_of_logging_leaves_a_finished_run_finished(kitchen, capsys):

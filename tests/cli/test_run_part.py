@@ -10,7 +10,7 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import JobShard, Needs, ShardedJob
 from nemo_vfm.curate.job import Curate
-from nemo_vfm.runtime.run_part import Share, part_of
+from nemo_vfm.runtime.run_part import JobPart, part_of
 from nemo_vfm.synth.generate_texts import Generate
 from nemo_vfm.synth.sample_videos import Sample
 from tests.support import preloaded
@@ -60,9 +60,9 @@ class _Rounds:
 
 def test_a_part_of_another_round_or_of_so_many_others_tells_elsewhere_how_it_went(tmp_path):
     parts = [part_of(text) for text in ("0/2", "1/2", "0/3", "0/2@1", "1/2@1")]
-    assert len({Share(_Rounds(), part, tmp_path, "").folder for part in parts}) == len(parts)
+    assert len({JobPart(_Rounds(), part, tmp_path, "").folder for part in parts}) == len(parts)
     with pytest.raises(UserError, match="has 2 rounds, counted from 0, got @2"):
-        Share(_Rounds(), part_of("0/2@2"), tmp_path, "")
+        JobPart(_Rounds(), part_of("0/2@2"), tmp_path, "")
 
 
 def test_parts_of_a_step_begin_when_the_steps_before_it_are_done(kitchen, capsys):

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from nemo_vfm.cli.catalogue.components import Catalogue, catalogue, slots_of
-from nemo_vfm.cli.catalogue.explain_component import ready
+from nemo_vfm.cli.catalogue.explain_component import yaml_text
 from nemo_vfm.cli.catalogue.json_schema import Schemas
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import DEFAULT_TRUST, Roots, compose, read_values, trust_list
@@ -94,7 +94,7 @@ def test_every_composed_recipe_is_complete(file):
 
 @pytest.mark.parametrize("name", found().components_for(Job))
 def test_what_explain_prints_of_a_job_fits(name):
-    assert complaint(recipes(), read_values(ready(found(), name), name)) == ""
+    assert complaint(recipes(), read_values(yaml_text(found(), name), name)) == ""
 
 
 @pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)

@@ -13,7 +13,7 @@ import pytest
 
 from nemo_vfm.cli.main import VerbParser, main
 from nemo_vfm.cli.verbs import run
-from nemo_vfm.config.overrides import swept
+from nemo_vfm.config.overrides import swept_words
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.runtime import sweep_table
 from nemo_vfm.runtime.sweep_points import MAX_POINTS, axes, points, sweep_plan
@@ -106,7 +106,7 @@ def test_every_option_of_a_run_reaches_each_run_of_a_sweep(kitchen):
     found = sweep_plan(parser.parse_args(["count.yaml", "run_dir=out", *given, "--sweep", "weight=1.0,2.0"]))
     assert len(found.points) == 2
     for point in found.points:
-        again, meant = (vars(one) for one in (parser.parse_args(found.words(point)), found.alone(point)))
+        again, meant = (vars(one) for one in (parser.parse_args(found.words(point)), found.arguments_of(point)))
         assert again == meant, "by a process of its own as by this one"
         assert all(again[one.dest] != one.default for one in options)
 
@@ -192,8 +192,8 @@ def test_the_best_run_of_a_sweep_is_that_by_the_metric_of_its_recipe(more, best,
      (["~a", "weight=1.0", "seed=1"], ["weight"], 2), (["run_dir=a,b", "seed=1,2"], ["seed"], 1)],
 )  # fmt: skip
 def test_a_word_behind_sweep_that_has_one_value_is_a_change_of_every_run(words, axes_of, changes):
-    assert [word.partition("=")[0] for word in swept(words)] == axes_of
-    assert len(words) - len(swept(words)) == changes
+    assert [word.partition("=")[0] for word in swept_words(words)] == axes_of
+    assert len(words) - len(swept_words(words)) == changes
 
 
 def test_a_change_behind_sweep_reaches_every_run_and_names_none(kitchen, capsys):

@@ -66,7 +66,7 @@ def test_an_adapter_is_trained_resumed_sampled_and_exported(kitchen, begun: Path
     shutil.copytree(begun, kitchen.folder, dirs_exist_ok=True)
     base = Path("base")
     assert kitchen.main("run", "world_model/lora", *arguments(base, "loop.duration=4 steps")) == 0
-    found = checkpoint.found(kitchen.folder / "run")
+    found = checkpoint.open_checkpoint(kitchen.folder / "run")
     weights = checkpoint.weights_of(found, "model")
     assert found.step == 4 and all(".adapters." in name for name in weights), "only adapters are saved"
 
@@ -147,7 +147,7 @@ def test_adapters_resume_only_on_their_original_weights(kitchen, begun: Path) ->
 def test_adapters_resume_with_another_alpha_only_where_it_is_allowed_and_say_both(kitchen, begun: Path) -> None:
     shutil.copytree(begun, kitchen.folder, dirs_exist_ok=True)
     base = Path("base")
-    state = checkpoint.found(kitchen.folder / "run").state["adapters"]
+    state = checkpoint.open_checkpoint(kitchen.folder / "run").state["adapters"]
     assert state["method"] == "lora" and state["targets"]["mlp"]["alpha"] == 32
     other = arguments(
         base, "loop.duration=4 steps", "weights.adapters.targets.mlp.alpha=8", "weights.adapters.targets.mlp.rank=4"
@@ -162,7 +162,7 @@ def test_adapters_resume_with_another_alpha_only_where_it_is_allowed_and_say_bot
     assert done.returncode == 2 and "step 2 was trained with other adapters" in done.stderr, done.stderr
     longer = arguments(base, "loop.duration=3 steps", "weights.adapters.targets.mlp.alpha=8")
     assert kitchen.main("run", "world_model/lora", *longer) == 0
-    assert checkpoint.found(kitchen.folder / "run").state["adapters"]["targets"]["mlp"]["alpha"] == 8
+    assert checkpoint.open_checkpoint(kitchen.folder / "run").state["adapters"]["targets"]["mlp"]["alpha"] == 8
     assert kitchen.main("convert", "run", "mine", "--adapter", "ours") == 0
 
 

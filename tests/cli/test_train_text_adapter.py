@@ -70,7 +70,7 @@ def test_a_folder_trains_in_the_recipes_precision_and_its_adapters_go_wherever_o
     kitchen.write("train.yaml", f"weights: {{start_from: theirs}}\n{RECIPE}")
     kitchen.write("tuned.yaml", f"{TUNED}weights: {{start_from: theirs}}\n{RECIPE}")
     assert kitchen.main("run", "train.yaml", OF_FOLDER, "run_dir=runs/full") == 0
-    weights = checkpoint.weights_of(checkpoint.found(kitchen.folder / "runs/full"), "model")
+    weights = checkpoint.weights_of(checkpoint.open_checkpoint(kitchen.folder / "runs/full"), "model")
     assert {weights[name].dtype for name in weights} == {torch.float32}
     moved = (weights["head.weight"] - theirs.head.weight).abs().max()
     assert 0 < moved < 0.03, "two steps of AdamW move a weight by two learning rates"
@@ -91,7 +91,7 @@ def test_an_adapter_of_a_language_model_is_trained_and_merged(kitchen, capfd) ->
     kitchen.write("tuned.yaml", f"{TUNED}weights: {{start_from: runs/base}}\n{RECIPE}")
     assert kitchen.main("run", "base.yaml", "run_dir=runs/base") == 0
     assert kitchen.main("run", "tuned.yaml", "run_dir=runs/tuned", "weights.adapters.method=dora") == 0
-    weights = checkpoint.weights_of(checkpoint.found(kitchen.folder / "runs/tuned"), "model")
+    weights = checkpoint.weights_of(checkpoint.open_checkpoint(kitchen.folder / "runs/tuned"), "model")
     assert weights and all(".adapters." in name for name in weights)
 
     assert kitchen.main("convert", "runs/tuned", "mine", "--adapter", "ours") == 0

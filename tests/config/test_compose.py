@@ -8,7 +8,7 @@ import yaml
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import RecipeError, Roots, compose
 from nemo_vfm.config.interpolate import resolve
-from nemo_vfm.config.tree import Scalar, find, plain, walk
+from nemo_vfm.config.tree import Scalar, find, to_plain, walk
 from nemo_vfm.config.yaml_source import parse
 from tests.support.recipe_folder import ROOT, TRUST
 
@@ -21,7 +21,7 @@ def stocked(kitchen):
 
 
 def values(composed):
-    return plain(parse(composed.to_yaml(), "composed"))
+    return to_plain(parse(composed.to_yaml(), "composed"))
 
 
 HEAD = "defaults: [{stage: scale}]\n_target_: @.Wide\ncount: 5\n"
@@ -425,8 +425,8 @@ def test_the_users_folders_come_first(kitchen, tmp_path):
     kitchen.write("conf/stage/x.yaml", "from: working directory\n")
     mine = kitchen.write("mine/stage/x.yaml", "from: option\n")
     file = kitchen.write("r.yaml", "defaults: [{stage: x}]\n")
-    assert plain(compose(file).root)["stage"]["from"] == "working directory"
-    assert plain(compose(file, [], [mine.parents[1]]).root)["stage"]["from"] == "option"
+    assert to_plain(compose(file).root)["stage"]["from"] == "working directory"
+    assert to_plain(compose(file, [], [mine.parents[1]]).root)["stage"]["from"] == "option"
 
 
 def test_show_names_the_place_of_every_value(stocked):

@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_vfm.config import RecipeError, Source
+from nemo_vfm.config import RecipeError, SourceText
 from nemo_vfm.config.emit import to_yaml, with_places
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.overrides import parse_override
 from nemo_vfm.config.recipe_errors import Mark
-from nemo_vfm.config.tree import Map, Scalar, Seq, plain
+from nemo_vfm.config.tree import Map, Scalar, Seq, to_plain
 from nemo_vfm.config.yaml_source import parse
 
-MARK = Mark(Source("t", ()))
+MARK = Mark(SourceText("t", ()))
 WORDS = st.sampled_from(
     [
         "a",
@@ -122,7 +122,7 @@ def comes_back(tree):
         with_places(root, 80),
         with_places(root, 10),
     ):  # a place is a comment
-        assert not tree or plain(parse(written, "again")) == tree, "only an empty file is refused"
+        assert not tree or to_plain(parse(written, "again")) == tree, "only an empty file is refused"
 
 
 def test_every_character_but_nul_and_halves_of_one_reads_back():

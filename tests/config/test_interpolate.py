@@ -8,14 +8,14 @@ from omegaconf import OmegaConf
 from nemo_vfm.config import RecipeError
 from nemo_vfm.config.emit import to_yaml
 from nemo_vfm.config.interpolate import reroot, resolve
-from nemo_vfm.config.tree import plain
+from nemo_vfm.config.tree import to_plain
 from nemo_vfm.config.yaml_source import parse
 
 
 def resolved(text, **options):
     tree, problems = resolve(parse(text, "t"), **options)
     assert not problems, [p.message for p in problems]
-    return plain(tree)
+    return to_plain(tree)
 
 
 def complaint(text):
@@ -82,7 +82,7 @@ def test_a_literal_reference_arrives_as_text_and_survives_being_written_and_read
     assert resolved(text) == expected
     kept = to_yaml(resolve(parse(text, "t"), keep_env=True)[0])
     assert "v}" not in kept and resolved(kept) == expected
-    assert plain(reroot(parse("a: '$${b} ${b}'", "t"), "in")) == {"a": "$${b} ${in.b}"}
+    assert to_plain(reroot(parse("a: '$${b} ${b}'", "t"), "in")) == {"a": "$${b} ${in.b}"}
 
 
 @pytest.mark.parametrize(

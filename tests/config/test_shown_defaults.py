@@ -11,7 +11,7 @@ from nemo_vfm.cli.catalogue.components import Catalogue, catalogue
 from nemo_vfm.cli.catalogue.constructor_arguments import ABSENT, describe, node_of
 from nemo_vfm.cli.catalogue.defaults import Filler
 from nemo_vfm.config import compose, hints
-from nemo_vfm.config.build import Call, Part, _below
+from nemo_vfm.config.build import Call, Part, _children
 from nemo_vfm.config.compose import RESERVED
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.locate import DEFAULT_TRUST
@@ -32,7 +32,7 @@ def calls(part: Part) -> Iterator[Call]:
     """Every component of a checked recipe."""
     if isinstance(part, Call):
         yield part
-    for below in _below(part):
+    for below in _children(part):
         yield from calls(below)
 
 

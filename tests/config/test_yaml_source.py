@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 
 from nemo_vfm.config.recipe_errors import RecipeError
-from nemo_vfm.config.tree import plain
+from nemo_vfm.config.tree import to_plain
 from nemo_vfm.config.yaml_source import MAX_DEPTH, MAX_NODES, parse, read
 
 
@@ -17,7 +17,7 @@ from nemo_vfm.config.yaml_source import MAX_DEPTH, MAX_NODES, parse, read
     ("'28'", "28"), ('"a\\tb"', "a\tb"), ("[1, a, null]", [1, "a", None]), ("{a: {b: 1}}", {"a": {"b": 1}}),
 ])  # fmt: skip
 def test_a_value_means_what_it_looks_like(text, value):
-    read_value = plain(parse(f"key: {text}", "t"))["key"]
+    read_value = to_plain(parse(f"key: {text}", "t"))["key"]
     assert read_value == value and type(read_value) is type(value)
 
 
@@ -71,7 +71,7 @@ def test_a_byte_order_mark_and_windows_line_ends_change_nothing(tmp_path):
     file = tmp_path / "r.yaml"
     file.write_bytes(b"\xef\xbb\xbfa: 1\r\nb: |\r\n  x\r\n  y\r\n")
     tree = read(file)
-    assert plain(tree) == {"a": 1, "b": "x\ny\n"}
+    assert to_plain(tree) == {"a": 1, "b": "x\ny\n"}
     assert tree.keys["b"].line == 2
 
 

@@ -55,22 +55,9 @@ def test_drawn_letters_are_a_key_nearly_always(letters, length, least):
 def test_words_and_numbers_joined_as_settings_join_them_are_no_key():
     rng = random.Random(7)
     words = (
-        "mlx5",
-        "bond",
-        "NCCL",
-        "Tree",
-        "fp8",
-        "h100",
-        "node",
-        "cache",
-        "train",
-        "v2",
-        "LL128",
-        "IB",
-        "eth0",
-        "64",
-        "2026",
-    )
+        "mlx5", "bond", "NCCL", "Tree", "fp8", "h100", "node", "cache", "train", "v2", "LL128", "IB", "eth0",
+        "64", "2026",
+    )  # fmt: skip
     for _ in range(2000):
         text = rng.choice("_-/.,:").join(rng.choices(words, k=rng.randint(1, 9)))
         assert looks_like_a_key(text) == "", text

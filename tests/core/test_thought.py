@@ -33,6 +33,6 @@ def test_pieces_of_any_length_give_what_the_whole_gives() -> None:
                 size = draw.randint(1, most)
                 pairs.append(split.add(text[at : at + size]))
                 at += size
-            pairs.append(split.rest())
+            pairs.append(split.flush())
             found.append(tuple("".join(side) for side in zip(*pairs, strict=True)))
         assert found[0] == found[1] == found[2], repr(text)

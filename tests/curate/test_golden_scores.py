@@ -16,7 +16,7 @@ import pytest
 
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.examine.examine_file import finite
+from nemo_vfm.curate.examine.examine_file import round_scores
 from nemo_vfm.curate.examine.findings import FRAMES
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.media_pipeline import PROBED
@@ -93,7 +93,7 @@ def found_by(part: object) -> Json:
     if isinstance(part, FileScore):
         return [dict(one) for one in part.agree([part.remember(one) for one in footage])]
     if isinstance(part, Stage):
-        return [finite(part.measure(one)) for one in footage]
+        return [round_scores(part.measure(one)) for one in footage]
     return [list(span) for span in part.spans(iter(film()), fps=float(FPS))]
 
 

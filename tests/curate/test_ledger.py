@@ -78,7 +78,7 @@ def test_the_fate_of_a_file_follows_from_its_clips(clips, fate):
         ("a b.mp4: frames from 37 on cannot be decoded", "frames from N on cannot be decoded"),
         ("a b.mp4 is damaged: frame 1,203 of 15000x15000", "the file is damaged: frame N of N"),
         ("x/a b.mp4 took 1.5 s with h264 in limits.cpu_s", "x/the file took N s with h264 in limits.cpu_s"),
-        ("its encoding crashed (SIGSEGV)", "its encoding crashed (SIGSEGV)"),
+        ("its encoding was killed by SIGSEGV", "its encoding was killed by SIGSEGV"),
     ],
 )
 def test_a_reason_is_counted_by_its_kind(message, kind):

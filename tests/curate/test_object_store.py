@@ -179,7 +179,7 @@ def test_fetched_files_stay_within_their_bytes_with_several_at_work(bucket: Buck
     fetched, worst = FetchedFile(RAW, tmp_path, 2500), []
 
     def use(item: StoredObject) -> bytes:
-        with fetched.held(item) as path:
+        with fetched.hold(item) as path:
             worst.append(sum(map(size, tmp_path.rglob("[!.]*.mp4"))))
             return path.read_bytes()
 
@@ -192,14 +192,14 @@ def test_fetched_files_stay_within_their_bytes_with_several_at_work(bucket: Buck
 def test_a_film_larger_than_the_room_fails_and_one_that_changed_under_us_too(bucket: Bucket, tmp_path: Path) -> None:
     bucket.put("raw/a.mp4", bytes(1000))
     (item,) = items(RAW)
-    with pytest.raises(Exception, match="raise max_fetched_gb"), FetchedFile(RAW, tmp_path, 999).held(item):
+    with pytest.raises(Exception, match="raise max_fetched_gb"), FetchedFile(RAW, tmp_path, 999).hold(item):
         pass
     fetched = FetchedFile(RAW, tmp_path, 5000)
-    with fetched.held(item) as path:
+    with fetched.hold(item) as path:
         pass
     path.unlink()
     bucket.put("raw/a.mp4", b"1" * 1000)
-    with pytest.raises(Exception, match="recorded hash"), fetched.held(item):
+    with pytest.raises(Exception, match="recorded hash"), fetched.hold(item):
         pass
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     with pytest.raises(ValueError, match="above 0"):

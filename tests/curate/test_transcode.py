@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.sandbox import ChildLimits, valid
+from nemo_vfm.curate.examine.sandbox import ChildLimits, keep_last
 from nemo_vfm.curate.execute.work_units import WorkItem
 from nemo_vfm.curate.media_pipeline import encode_kept
 from nemo_vfm.curate.output import transcode
@@ -111,13 +111,13 @@ def test_a_child_that_dies_over_encoding_is_said_to_have_encoded(tmp_path):
 
     def work(title, total, steps, items):
         worker = replace(steps[0].work, operation=Misbehave()).start()
-        yield from ((number, valid(list(worker.do(WorkItem({"do": "exit"}))))) for number, _ in enumerate(items))
+        yield from ((number, keep_last(list(worker.do(WorkItem({"do": "exit"}))))) for number, _ in enumerate(items))
         worker.stop()
 
     hands = SimpleNamespace(limits=ChildLimits(), work=work)
     encode = Encode(Transcode(), {}, EncodedMedia(tmp_path, "x", tmp_path / "shards"))
     encode_kept([file], [record], encode, hands, decide=lambda records: None, ready=lambda: None)
-    assert record.message == "a.mp4: its encoding ended with exit status 3"
+    assert record.message == "a.mp4: its encoding ended with status 3"
 
 
 @pytest.mark.parametrize("transfer", ["pq", "hlg"])
@@ -140,7 +140,7 @@ def test_clips_of_hdr_are_sdr_and_say_so_turned_oblong_odd_or_restored(tmp_path,
         encode = Encode(Transcode(crf=1), {"mine": Broken("nothing")} if restored else {}, media)
         assert [reply.fact["message"] for reply in encode(request, lambda count: None)] == [None]
         with PyAVReader(media.path(str(case))) as reader:
-            _, frame = next(reader.decoded([1]))
+            _, frame = next(reader.decode_at([1]))
             shown = np.rot90(reader.picture(frame), int(turned))
         assert (frame.colorspace, frame.color_range, frame.color_primaries, frame.color_trc) == (1, 1, 1, 1)
         seen, expected = shown[16, 16 * aspect :: 32 * aspect], sdr(picture, transfer)[16, 16::32]

@@ -82,7 +82,7 @@ def test_packs_and_blends_carry_members_and_packs_need_one_shape(latent_shards):
     folder, plain = latent_shards(MIXED, beside=actions), latent_shards([SMALL] * 5, name="plain")
     first = take(PackedLatents(data=asked(shards=folder), budget_tokens=8), 1)[0]
     assert len(first) > 2 and numbers_of(first) == [int(key, 16) for key in first.keys]
-    assert [numbers_of(one) for one in first.alone()] == [[number] for number in numbers_of(first)]
+    assert [numbers_of(one) for one in first.unpack()] == [[number] for number in numbers_of(first)]
     sources = {"with": BlendSource(asked(shards=folder)), "without": BlendSource(asked(shards=plain, members=()))}
     assert {tuple(batch.members) for batch in take(Blend(sources=sources), 6)} == {("actions",), ()}
 

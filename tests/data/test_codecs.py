@@ -41,7 +41,7 @@ def test_equal_frames_give_equal_bytes(name):
 def test_an_encoder_that_does_not_work_is_refused_with_those_that_do(monkeypatch):
     monkeypatch.setattr(codecs, "why_not", lambda name: "no such device" if name == "nvenc" else None)
     with pytest.raises(UserError, match=r"nvenc does not work here: no such device.*x264, svtav1, vp9"):
-        codecs.usable("nvenc")
+        codecs.encoder_of("nvenc")
 
 
 @pytest.mark.parametrize(("error", "said"), [(OSError("no device"), "no device"), (StopIteration(), "StopIteration")])

@@ -22,7 +22,7 @@ from nemo_vfm.core.types.media_types import VIDEO_SUFFIXES, Decoder
 from nemo_vfm.data.video import library_reader, pyav_reader
 from nemo_vfm.data.video.codecs import open_encoder
 from nemo_vfm.data.video.decode import open_video
-from nemo_vfm.data.video.deinterlace import progressive
+from nemo_vfm.data.video.deinterlace import deinterlace
 from nemo_vfm.data.video.library_reader import LibraryReader
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 from nemo_vfm.data.video.video_info import VideoInfo, holes_in
@@ -322,7 +322,7 @@ def test_before_damage_the_last_interlaced_frame_is_given_too() -> None:
 
     given_numbers = []
     with pytest.raises(DataError, match="here it ends"):
-        for number, frame in progressive(frames()):
+        for number, frame in deinterlace(frames()):
             assert not frame.interlaced_frame
             given_numbers.append(number)
     assert given_numbers == [0, 1, 2, 3, 4]
@@ -619,6 +619,6 @@ def test_damage_is_told_anew_of_a_file_that_is_remembered(tmp_path):
     found = []
     for _ in range(2):
         with PyAVReader(path) as reader:
-            seen = [index for index, _ in reader.decoded(range(reader.info().num_frames))]
+            seen = [index for index, _ in reader.decode_at(range(reader.info().num_frames))]
             found.append((reader.info(), seen, bytes(reader._marks)))
     assert found[0] == found[1] and found[0][0].missing_frames > 0

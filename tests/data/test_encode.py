@@ -106,10 +106,10 @@ def test_films_of_rgb_grey_and_palettes_become_bt709_with_every_encoder(encoder:
     for codec, pix_fmt, container in sources:
         made, clip = film([picture] * 3, container, codec=codec, pix_fmt=pix_fmt), io.BytesIO()
         with PyAVReader(made) as reader:
-            encode_mp4(clip, (frame for _, frame in reader.decoded(range(3))), 12, crf=4, encoder=encoder)
+            encode_mp4(clip, (frame for _, frame in reader.decode_at(range(3))), 12, crf=4, encoder=encoder)
             expected = reader.read([1])[0]
         with PyAVReader(clip.getvalue()) as reader:
-            _, frame = next(reader.decoded([1]))
+            _, frame = next(reader.decode_at([1]))
             assert (frame.colorspace, frame.color_range, frame.color_primaries, frame.color_trc) == (1, 1, 1, 1)
             differing = np.abs(reader.picture(frame).astype(int) - expected)[32, 16::32]
         assert differing.max() <= 4, f"{codec} {pix_fmt}"

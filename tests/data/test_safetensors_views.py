@@ -10,10 +10,10 @@ from safetensors.torch import save
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.data.shards import safetensors_views
-from nemo_vfm.data.shards.safetensors_views import StoredTensor, stored_tensors
+from nemo_vfm.data.shards.safetensors_views import TensorView, stored_tensors
 
 
-def tensor(stored: StoredTensor) -> torch.Tensor:
+def tensor(stored: TensorView) -> torch.Tensor:
     return torch.frombuffer(bytearray(stored.data.tobytes()), dtype=stored.dtype).reshape(stored.shape)
 
 

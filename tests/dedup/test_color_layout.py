@@ -48,8 +48,8 @@ def test_a_black_clip_is_like_no_other():
 
 
 def test_frames_are_spread_over_the_clip():
-    assert ColourLayoutEmbedder(num_frames=3).wanted(11) == [0, 5, 10]
-    assert ColourLayoutEmbedder().wanted(1) == [0]
+    assert ColourLayoutEmbedder(num_frames=3).frame_indices(11) == [0, 5, 10]
+    assert ColourLayoutEmbedder().frame_indices(1) == [0]
 
 
 def test_no_frames_are_refused():

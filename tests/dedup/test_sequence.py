@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.dedup.sequence import alike, contained_share, signature
+from nemo_vfm.dedup.sequence import contained_share, find_pairs, signature
 
 RNG = np.random.default_rng(0)
 
@@ -43,7 +43,7 @@ def test_samples_taken_between_those_of_the_whole_are_found():
 
 def test_strangers_are_not_alike():
     films = [signatures(scenery(seed, 20)) for seed in range(12)]
-    assert alike(films, 0.5) == []
+    assert find_pairs(films, 0.5) == []
 
 
 def test_half_of_a_clip_that_another_shares_counts_half():
@@ -64,17 +64,17 @@ def test_clips_with_nothing_to_see_are_like_nobody():
 
 def test_pairs_come_in_order_and_name_the_copies():
     whole = signatures(scenery(4, 30))
-    pairs = alike([whole, signatures(scenery(5, 20)), whole[3:15]], 0.9)
+    pairs = find_pairs([whole, signatures(scenery(5, 20)), whole[3:15]], 0.9)
     assert [(pair.a, pair.b) for pair in pairs] == [(0, 2)]
 
 
 def test_no_sequences_give_no_pairs():
-    assert alike([], 0.5) == []
+    assert find_pairs([], 0.5) == []
 
 
 def test_among_many_moments_clusters_find_the_same_pairs(monkeypatch: pytest.MonkeyPatch):
     films = [signatures(scenery(seed, 60, step_px=4)) for seed in range(36)]
     films += [film[11:40] for film in films[::3]]
-    exhaustive = [(pair.a, pair.b) for pair in alike(films, 0.9)]
+    exhaustive = [(pair.a, pair.b) for pair in find_pairs(films, 0.9)]
     monkeypatch.setattr("nemo_vfm.dedup.sequence._ALL_WITH_ALL", 1000)
-    assert [(pair.a, pair.b) for pair in alike(films, 0.9)] == exhaustive == [(3 * n, 36 + n) for n in range(12)]
+    assert [(pair.a, pair.b) for pair in find_pairs(films, 0.9)] == exhaustive == [(3 * n, 36 + n) for n in range(12)]

@@ -93,7 +93,7 @@ def test_inputs_and_loss_are_those_of_the_objective():
     assert isinstance(task(), Task)
     prepared = task().prepare(batch(), seed=0, training=True)
     clean, noise, sigma = (prepared.targets[name] for name in ("clean", "noise", "sigma"))
-    torch.testing.assert_close(prepared.inputs["latents_BCTHW"], FlowMatching().noised(clean, noise, sigma))
+    torch.testing.assert_close(prepared.inputs["latents_BCTHW"], FlowMatching().add_noise(clean, noise, sigma))
     torch.testing.assert_close(prepared.tags["noise"], sigma)
     half = (noise - clean).to(torch.bfloat16)
     losses = task().losses(half, prepared)

@@ -19,7 +19,7 @@ def gaussian(batch=3):
 
 
 def perfect_output(objective, clean, noise, sigma_B):
-    """What the network would have to say for `denoised` to be `clean`, found from the definition alone."""
+    """What the network would have to say for `denoise` to be `clean`, found from the definition alone."""
     sigma = sigma_B.reshape(-1, 1, 1, 1, 1)
     if isinstance(objective, EDM):
         d, noisy = objective.sigma_data, clean + sigma * noise
@@ -33,8 +33,8 @@ def test_a_perfect_network_has_no_loss_and_denoises_to_the_clean_latents(objecti
     clean, noise, sigma_B = gaussian()
     output = perfect_output(objective, clean, noise, sigma_B)
     torch.testing.assert_close(objective.losses(output, clean, noise, sigma_B), torch.zeros(3), atol=1e-6, rtol=0)
-    noisy = objective.noised(clean, noise, sigma_B)
-    torch.testing.assert_close(objective.denoised(output, noisy, sigma_B), clean, atol=1e-5, rtol=0)
+    noisy = objective.add_noise(clean, noise, sigma_B)
+    torch.testing.assert_close(objective.denoise(output, noisy, sigma_B), clean, atol=1e-5, rtol=0)
     assert objective.losses(output + 0.1, clean, noise, sigma_B).min() > 0.005
 
 
@@ -43,10 +43,10 @@ def test_the_path_and_the_denoiser_agree_on_the_slope(objective):
     """d noised / d sigma = (noised - clean) / sigma, which every sampler relies on."""
     clean, noise, sigma_B = (x.double() for x in gaussian())
     step = 1e-6
-    slope = (objective.noised(clean, noise, sigma_B + step) - objective.noised(clean, noise, sigma_B - step)) / (
+    slope = (objective.add_noise(clean, noise, sigma_B + step) - objective.add_noise(clean, noise, sigma_B - step)) / (
         2 * step
     )
-    expected = (objective.noised(clean, noise, sigma_B) - clean) / sigma_B.reshape(-1, 1, 1, 1, 1)
+    expected = (objective.add_noise(clean, noise, sigma_B) - clean) / sigma_B.reshape(-1, 1, 1, 1, 1)
     torch.testing.assert_close(slope, expected, rtol=1e-6, atol=1e-8)
 
 
@@ -62,7 +62,7 @@ def test_the_weight_of_noisy_samples_grows_with_their_level(prediction):
 def test_the_loss_of_a_predicted_sample_is_the_loss_of_the_velocity_it_implies():
     clean, noise, sigma_B = gaussian()
     sample, sigma = torch.randn_like(clean), sigma_B.reshape(-1, 1, 1, 1, 1)
-    velocity = (FlowMatching().noised(clean, noise, sigma_B) - sample) / sigma
+    velocity = (FlowMatching().add_noise(clean, noise, sigma_B) - sample) / sigma
     torch.testing.assert_close(
         FlowMatching(prediction="sample").losses(sample, clean, noise, sigma_B),
         FlowMatching().losses(velocity, clean, noise, sigma_B),
@@ -81,7 +81,7 @@ def test_edm_shows_the_network_unit_variance_and_asks_unit_variance_of_it_at_eve
     objective = EDM(sigma_data=0.5)
     clean, noise = 0.5 * torch.randn(5, 1, 1, 200, 200), torch.randn(5, 1, 1, 200, 200)
     sigma_B = torch.tensor([0.002, 0.1, 0.5, 5.0, 80.0])
-    shown, _ = objective.inputs(objective.noised(clean, noise, sigma_B), sigma_B)
+    shown, _ = objective.inputs(objective.add_noise(clean, noise, sigma_B), sigma_B)
     asked = perfect_output(objective, clean, noise, sigma_B)
     torch.testing.assert_close(shown.flatten(1).std(1), torch.ones(5), rtol=0.02, atol=0)
     torch.testing.assert_close(asked.flatten(1).std(1), torch.ones(5), rtol=0.02, atol=0)

@@ -50,10 +50,10 @@ def test_all_but_the_loss_is_the_objectives():
     objective, (output, clean, noise, sigma_B) = EDM(), drawn()
     weighted = UncertaintyWeighted(objective=objective)
     assert isinstance(weighted, Objective)
-    noisy = objective.noised(clean, noise, sigma_B)
+    noisy = objective.add_noise(clean, noise, sigma_B)
     pairs = [
-        (weighted.denoised(said(output, sigma_B), noisy, sigma_B), objective.denoised(output, noisy, sigma_B)),
-        (weighted.noised(clean, noise, sigma_B), noisy),
+        (weighted.denoise(said(output, sigma_B), noisy, sigma_B), objective.denoise(output, noisy, sigma_B)),
+        (weighted.add_noise(clean, noise, sigma_B), noisy),
         (weighted.inputs(noisy, sigma_B)[1], objective.inputs(noisy, sigma_B)[1]),
         (weighted.schedule(5, (1, 2, 2)), objective.schedule(5, (1, 2, 2))),
         (weighted.fraction(sigma_B), objective.fraction(sigma_B)),
@@ -108,7 +108,7 @@ def test_a_model_and_an_objective_that_do_not_go_together_are_told_how_they_woul
         UncertaintyWeighted(objective=EDM()).losses(output, clean, noise, sigma_B)
     for objective in (EDM(), FlowMatching()):
         with pytest.raises(ValueError, match=r"3 channels for latents with 2; .* needs the objective Uncertainty"):
-            objective.denoised(said(output, sigma_B), clean, sigma_B)
+            objective.denoise(said(output, sigma_B), clean, sigma_B)
         with pytest.raises(ValueError, match="3 channels for latents with 2"):
             objective.losses(said(output, sigma_B), clean, noise, sigma_B)
 

@@ -1,5 +1,6 @@
 """Tests that the Python on docs/adding.md does what the page says."""
 
+import ast
 import math
 import re
 import subprocess
@@ -12,7 +13,7 @@ import torch
 from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.record.stage import Score
 from nemo_vfm.diffusion.sampler import Sampler
-from tests.support.repository import ROOT
+from tests.support.repository import ROOT, tree
 
 #: As it is installed, twice in one process, since each would pay some seconds for importing torch.
 PROGRAM = """
@@ -34,6 +35,15 @@ def defined(name: str) -> type:
 def test_each_block_names_its_file_in_a_room_that_exists():
     files = [re.match(r"# (nemo_vfm/(\w+)/(?:\w+/)*\w+\.py)\n", block) for block in BLOCKS]
     assert len(files) >= 2 and all(match and (ROOT / "nemo_vfm" / match[2]).is_dir() for match in files)
+
+
+def test_our_classes_are_marked_as_the_page_shows():
+    for block in BLOCKS[2:]:
+        files = re.findall(r"^# (nemo_vfm/\S+\.py)$", block, re.MULTILINE)
+        ours = {node.name: node for file in files for node in tree(ROOT / file).body if isinstance(node, ast.ClassDef)}
+        for shown in (node for node in ast.parse(block).body if isinstance(node, ast.ClassDef)):
+            marks, own = (set(map(ast.unparse, node.decorator_list)) for node in (shown, ours[shown.name]))
+            assert marks and marks <= own, shown.name
 
 
 def test_the_pages_filter_is_a_stage_that_tells_grey_from_colour():

@@ -29,6 +29,15 @@ def test_a_fault_changes_one_token_and_leaves_python(tmp_path: Path):
         assert ast.dump(ast.parse(after)) != ast.dump(ast.parse(before))
 
 
+def test_a_conftest_that_cannot_be_imported_is_a_fault_seen_and_a_wrong_command_line_is_none(tmp_path: Path):
+    (tmp_path / "conftest.py").write_text("raise ValueError\n")
+    (tmp_path / "test_it.py").touch()
+    assert "conftest" in str(mutants._run([str(tmp_path / "test_it.py")], tmp_path, ""))
+    (tmp_path / "conftest.py").unlink()
+    with pytest.raises(AssertionError, match="arguments: --absent"):
+        mutants._run(["--absent"], tmp_path, "")
+
+
 @pytest.mark.soak  # it runs pytest on a copy of the code
 def test_a_fault_that_matters_is_seen_and_one_that_does_not_survives(tmp_path: Path):
     for part in ("nemo_vfm", "tests", "conf", "recipes", "docs"):

@@ -89,12 +89,8 @@ def files():
 
 
 def test_banned_words_are_not_used():
-    found = [
-        f"{where(path, node)} {word}: {reason}"
-        for path, allowed in files()
-        for node, word, reason in findings(tree(path))
-        if word not in allowed
-    ]
+    found = [f"{where(path, node)} {word}: {reason}" for path, allowed in files()
+             for node, word, reason in findings(tree(path)) if word not in allowed]  # fmt: skip
     assert not found, "\n".join(found)
 
 
@@ -108,24 +104,12 @@ def test_banned_modules_are_not_imported():
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "print('x')",
-        "torch.load(f)",
-        "eval(t)",
-        "subprocess.run(c, shell=True)",
-        "np.load(f, allow_pickle=True)",
-        "tar.extractall(d)",
-        "yaml.load(t)",
-        "tarfile.open(f).extractall()",
-        "AutoModel.from_pretrained(n, trust_remote_code=True)",
-        "AutoModel.from_pretrained(n, trust_remote_code=choice)",
-        "load(f, weights_only=False)",
-        "__import__(n)",
-        "marshal.loads(b)",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "print('x')", "torch.load(f)", "eval(t)", "subprocess.run(c, shell=True)", "np.load(f, allow_pickle=True)",
+    "tar.extractall(d)", "yaml.load(t)", "tarfile.open(f).extractall()", "__import__(n)", "marshal.loads(b)",
+    "AutoModel.from_pretrained(n, trust_remote_code=True)", "load(f, weights_only=False)",
+    "AutoModel.from_pretrained(n, trust_remote_code=choice)",
+])  # fmt: skip
 def test_the_search_sees_each_kind_of_banned_word(line):
     assert list(findings(ast.parse(line)))
 
@@ -165,11 +149,8 @@ def prose() -> Iterator[tuple[Path, int, str]]:
 
 
 def test_prose_is_spelled_as_in_britain():
-    found = [
-        f"{path.relative_to(ROOT)}:{line + down} {word}"
-        for path, line, text in prose()
-        for down, word in american(text)
-    ]
+    found = [f"{path.relative_to(ROOT)}:{line + down} {word}" for path, line, text in prose()
+             for down, word in american(text)]  # fmt: skip
     assert not found, "\n".join(found)
 
 

@@ -41,7 +41,7 @@ def slots() -> frozenset[type]:
 
 
 def _asked(hint: object) -> typing.Iterator[type]:
-    inner = hints.bare(hint)
+    inner = hints.bare_hint(hint)
     if hints.is_factory(inner):
         yield from _asked(hints.factory_parts(inner)[1])
         return
@@ -67,7 +67,7 @@ def test_what_a_component_writes_is_a_write_path():
     wrong = []
     for component, argument in found:
         hint = typing.get_type_hints(constructor(component), include_extras=True)[argument]
-        if not (hints.says(hint, WriteMark) or Address in (hint, *typing.get_args(hint))):
+        if not (hints.said(hint, WriteMark) or Address in (hint, *typing.get_args(hint))):
             wrong.append(f"{component.__qualname__}.{argument}")
     assert sorted(wrong) == sorted(HARMLESS), "annotate it as WritePath (nemo_vfm/core/storage/write_path.py)"
     known = {f"{component.__qualname__}.{argument}" for component, argument in found}

@@ -1,6 +1,7 @@
 """Tests that tokens are drawn with the requested probabilities, and texts of a batch are independent."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -16,20 +17,16 @@ def left(choice: Choice) -> list[float]:
     return choice.probabilities(LIKELY.log())[0].tolist()
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, [0.5, 0.25, 0.15, 0.07, 0.03]),
-        ({"temperature": 0}, [1, 0, 0, 0, 0]),
-        ({"temperature": 0.5}, [0.25 / 0.3408, 0.0625 / 0.3408, 0.0225 / 0.3408, 0.0049 / 0.3408, 0.0009 / 0.3408]),
-        ({"top_k": 2}, [2 / 3, 1 / 3, 0, 0, 0]),
-        ({"top_p": 0.75}, [2 / 3, 1 / 3, 0, 0, 0]),
-        ({"top_p": 0.76}, [0.5 / 0.9, 0.25 / 0.9, 0.15 / 0.9, 0, 0]),
-        ({"min_p": 0.2}, [0.5 / 0.9, 0.25 / 0.9, 0.15 / 0.9, 0, 0]),
-        ({"top_k": 3, "top_p": 0.5}, [1, 0, 0, 0, 0]),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("settings", "expected"), [
+    ({}, [0.5, 0.25, 0.15, 0.07, 0.03]),
+    ({"temperature": 0}, [1, 0, 0, 0, 0]),
+    ({"temperature": 0.5}, [0.25 / 0.3408, 0.0625 / 0.3408, 0.0225 / 0.3408, 0.0049 / 0.3408, 0.0009 / 0.3408]),
+    ({"top_k": 2}, [2 / 3, 1 / 3, 0, 0, 0]),
+    ({"top_p": 0.75}, [2 / 3, 1 / 3, 0, 0, 0]),
+    ({"top_p": 0.76}, [0.5 / 0.9, 0.25 / 0.9, 0.15 / 0.9, 0, 0]),
+    ({"min_p": 0.2}, [0.5 / 0.9, 0.25 / 0.9, 0.15 / 0.9, 0, 0]),
+    ({"top_k": 3, "top_p": 0.5}, [1, 0, 0, 0, 0]),
+], ids=str)  # fmt: skip
 def test_probabilities_are_those_of_the_definition(settings: dict[str, Any], expected: list[float]) -> None:
     assert left(Choice(**settings)) == pytest.approx(expected, abs=1e-3)
 
@@ -51,14 +48,14 @@ def test_a_share_that_one_word_reaches_exactly_is_that_word() -> None:
 def test_words_are_drawn_as_often_as_they_are_likely() -> None:
     count = 20_000
     uniform = torch.rand(count, generator=torch.Generator().manual_seed(0))
-    words = Choice(top_k=4).drawn(LIKELY.log().expand(count, -1), uniform)
+    words = Choice(top_k=4).draw(LIKELY.log().expand(count, -1), uniform)
     shares = torch.bincount(words, minlength=5) / count
     assert shares.tolist() == pytest.approx([0.5 / 0.97, 0.25 / 0.97, 0.15 / 0.97, 0.07 / 0.97, 0], abs=0.015)
 
 
 def test_a_number_just_below_one_draws_no_word_that_was_cut_off() -> None:
     almost = torch.tensor([1 - 2**-24])
-    assert Choice(top_k=2).drawn(LIKELY.log(), almost).tolist() == [1]
+    assert Choice(top_k=2).draw(LIKELY.log(), almost).tolist() == [1]
 
 
 @pytest.mark.parametrize(
@@ -87,20 +84,19 @@ TEXTS = [[1, 2, 3, 4, 5], [7], [9, 10]]
 @pytest.mark.parametrize("choice", [Choice(temperature=0), Choice(top_p=0.9)], ids=["likeliest", "nucleus"])
 def test_a_text_is_the_same_alone_and_among_others(model: GPT, choice: Choice) -> None:
     together = generate(model, TEXTS, max_new=12, choice=choice, seeds=[3, 4, 5])
-    alone = [
-        generate(model, [text], max_new=12, choice=choice, seeds=[seed])[0]
-        for text, seed in zip(TEXTS, (3, 4, 5), strict=True)
-    ]
+    alone = [generate(model, [text], max_new=12, choice=choice, seeds=[seed])[0]
+             for text, seed in zip(TEXTS, (3, 4, 5), strict=True)]  # fmt: skip
     assert together == alone and [len(text) for text in alone] == [12] * 3
 
 
 def test_the_likeliest_words_are_those_of_reading_all_again(model: GPT) -> None:
-    (found,) = generate(model, TEXTS[:1], max_new=6, choice=Choice(temperature=0), seeds=[0])
+    with patch.object(model, "cache", wraps=model.cache) as cache:
+        (found,) = generate(model, TEXTS[:1], max_new=6, choice=Choice(temperature=0), seeds=[0])
+    assert cache.call_args.args[1] == 5 + 6 - 1, "some models place tokens by how long a text may get"
     text = list(TEXTS[0])
     for word in found:
-        whole = torch.tensor([text])
-        scores = model.scores(whole, model.cache(torch.zeros(1, dtype=torch.long), len(text), torch.float32))
-        assert int(scores.argmax()) == word
+        room = model.cache(torch.zeros(1, dtype=torch.long), len(text), torch.float32)
+        assert int(model.scores(torch.tensor([text]), room).argmax()) == word
         text.append(word)
 
 

@@ -63,7 +63,7 @@ def test_every_group_has_the_measures_of_scikit_learn_in_each_part_of_which_samp
     spread = torch.randint(5, (len(samples.group_N),), generator=torch.Generator().manual_seed(1))
     columns = samples.columns()
     parts = [GroupedScores(**{name: one[spread == part] for name, one in columns.items()}) for part in range(5)]
-    merged = GroupedScores.merged(parts[::-1])
+    merged = GroupedScores.merge(parts[::-1])
     for name, value_G in merged.by_group(KS).items():
         assert torch.equal(value_G.nan_to_num(-1), found[name].nan_to_num(-1)), name
     assert merged.measures(KS) == samples.measures(KS)

@@ -73,7 +73,7 @@ def test_however_a_log_is_cut_and_ordered_its_parts_add_up_to_the_whole(step: fl
     for order in (torch.arange(400), torch.randperm(400, generator=torch.manual_seed(1))):
         cuts = [order[a:b] for a, b in itertools.pairwise([0, 7, 7, 150, 399, 400])]
         parts = [ScoreCounts.of(*(one[cut] for one in samples), step=step) for cut in cuts]
-        merged = ScoreCounts.merged([ScoreCounts.merged(parts[:2]), *parts[2:]])
+        merged = ScoreCounts.merge([ScoreCounts.merge(parts[:2]), *parts[2:]])
         assert torch.equal(merged.score_K, whole.score_K) and torch.equal(merged.sums_K4[:, :2], whole.sums_K4[:, :2])
         assert merged.auc() == whole.auc() and merged.log_loss() == pytest.approx(whole.log_loss(), rel=1e-14)
 

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.core.types.model_traits import ReportsFlops
 from nemo_vfm.models.blocks.layers import draw_weights
-from nemo_vfm.models.blocks.video_tokens import noise_levels, visible
+from nemo_vfm.models.blocks.video_tokens import mask_text, noise_levels
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.noise_experts import NoiseExperts
 from nemo_vfm.parallel.plan.sharding_spec import Divisible, match_modules
@@ -128,7 +128,7 @@ def test_an_empty_text_mask_gives_finite_outputs_and_gradients_and_lets_no_text_
 
 def test_attention_is_never_asked_for_a_softmax_over_nothing():
     mask_BL = torch.tensor([[False, False], [True, False]])
-    text, seen_B11L = visible(torch.ones(2, 2, 16), mask_BL)
+    text, seen_B11L = mask_text(torch.ones(2, 2, 16), mask_BL)
     assert seen_B11L[:, 0, 0].tolist() == [[True, True], [True, False]]
     assert not text[0].any() and text[1, 0].any()
 

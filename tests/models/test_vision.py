@@ -70,7 +70,7 @@ def test_pictures_are_made_ready_as_transformers_does(clip: Path, tmp_path: Path
     )
     pictures = frames(60, 91)
     theirs = transformers.CLIPImageProcessorPil.from_pretrained(tmp_path)(list(pictures), return_tensors="pt")
-    ours = Pictures(tmp_path, read_config(tmp_path, "preprocessor_config.json")).ready(
+    ours = Pictures(tmp_path, read_config(tmp_path, "preprocessor_config.json")).preprocess(
         as_video(pictures)[0].movedim(1, 0)
     )
     assert ours == pytest.approx(theirs.pixel_values, abs=1e-5)

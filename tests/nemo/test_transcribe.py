@@ -29,14 +29,14 @@ class Ear:
     def __init__(self, stamp="ear/1", fails=()):
         self.stamp, self.fails, self.heard = stamp, fails, 0
 
-    def hear(self, samples):
+    def transcribe(self, samples):
         self.heard += 1
         if self.heard in self.fails:
             raise ValueError("the ear hurts")
         found = pitch(samples, 16_000)
         return WORDS[min(WORDS, key=lambda tone: abs(tone - found))] if np.abs(samples).max() > 0.01 else ""
 
-    def rate(self):
+    def sample_rate_hz(self):
         return 16_000
 
     def fingerprint(self):
@@ -107,10 +107,10 @@ def test_a_failure_costs_its_own_clip_and_is_tried_again_alone(shards, videos, t
 
 def test_a_killed_run_goes_on(shards, videos, tmp_path):
     class Dies(Ear):
-        def hear(self, samples):
+        def transcribe(self, samples):
             if self.heard == 5:
                 raise KeyboardInterrupt
-            return super().hear(samples)
+            return super().transcribe(samples)
 
     with pytest.raises(KeyboardInterrupt):
         job(shards, videos, Dies()).run(Run(tmp_path))
@@ -140,7 +140,7 @@ def test_a_source_that_leads_out_of_the_folder_is_not_opened(videos, tmp_path):
 
 def test_what_is_heard_is_hostile_text_too(shards, videos, tmp_path):
     class Sings(Ear):
-        def hear(self, samples):
+        def transcribe(self, samples):
             return "=cmd()\n\u202e\x1b[31m {{7*7}}"
 
     job(shards, videos, Sings()).run(Run(tmp_path))

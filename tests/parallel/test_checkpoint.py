@@ -32,12 +32,6 @@ def test_views_that_share_storage_can_be_saved(tmp_path: Path) -> None:
     assert torch.equal(checkpoint.load(path).groups["model"]["b"], torch.tensor([1.0, 2.0]))
 
 
-def test_only_the_newest_are_kept(tmp_path: Path) -> None:
-    for step in (1, 2, 3, 4):
-        write(tmp_path, step, keep=2)
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-00000003", "step-00000004"]
-
-
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "manifest"])
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(tmp_path: Path, damage: str) -> None:
     good, bad = write(tmp_path, 1), write(tmp_path, 2)

@@ -87,7 +87,7 @@ def test_every_shape_and_dtype_and_where_it_came_from(tmp_path: Path) -> None:
             for name in file.keys():  # noqa: SIM118 (it is no mapping)
                 assert torch.equal(file.get_tensor(name), groups[group][name])
                 assert file.get_tensor(name).dtype == groups[group][name].dtype
-        one = checkpoint.found(tmp_path / folder)
+        one = checkpoint.open_checkpoint(tmp_path / folder)
         assert (one.step, one.run, list(one.groups), one.path) == (5, "the run", [group], tmp_path / folder)
     about = json.loads((tmp_path / "averages" / "convert.json").read_text())
     assert about["source"]["sha256"] == checkpoint.load(tmp_path / "a/step-00000005").sha256["ema"]
@@ -105,11 +105,11 @@ def test_a_file_that_was_changed_or_cut_is_refused(tmp_path: Path) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[:-1] + b"!")
     with pytest.raises(CorruptCheckpoint, match=r"model\.safetensors is damaged; .* the hash in convert\.json"):
-        checkpoint.found(tmp_path / "out")
+        checkpoint.open_checkpoint(tmp_path / "out")
     alone = tmp_path / "alone.safetensors"
     alone.write_bytes(whole[:-10])
     with pytest.raises(CorruptCheckpoint, match=r"alone\.safetensors is not a readable safetensors file"):
-        checkpoint.found(alone)
+        checkpoint.open_checkpoint(alone)
 
 
 def test_a_group_or_a_folder_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_it_takes_the_memory_of_a_tensor_and_not_of_all(tmp_path: Path, monkeypa
     tensors = {f"w{number}": torch.full((size // 4,), float(number)) for number in range(count)}
     checkpoint.save(tmp_path / "a", 1, {"model": tensors}, {})
     del tensors
-    saved = checkpoint.newest(tmp_path / "a")
+    saved = checkpoint.open_latest(tmp_path / "a")
     assert saved is not None
     weights, most, blocks = saved.groups["model"], [0], checkpoint_one_file._blocks
     assert isinstance(weights, SavedTensors)

@@ -106,7 +106,7 @@ def going_on(rank: int, name: str, folder: str, out: str) -> None:
     for tensor in net.state_dict().values():
         local_storage(tensor).zero_()
     optimizer = adam(net)
-    saved = checkpoint.newest(Path(folder), gather_group())
+    saved = checkpoint.open_latest(Path(folder), gather_group())
     assert saved is not None
     restore(net, optimizer, saved)
     train(net, optimizer, saved.step, 3)
@@ -115,7 +115,7 @@ def going_on(rank: int, name: str, folder: str, out: str) -> None:
 
 def values(folder: Path) -> dict[str, Tensor]:
     """All of the newest checkpoint, whole."""
-    saved = checkpoint.newest(folder)
+    saved = checkpoint.open_latest(folder)
     assert saved is not None
     return {f"{group} {name}": found[name] for group, found in saved.groups.items() for name in found}
 

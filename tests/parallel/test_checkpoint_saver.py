@@ -20,10 +20,8 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_index, checkpoint_manifest, tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import list_checkpoints
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors, fill
 from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
 from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo
-from nemo_vfm.parallel.ranks.gather import Gather
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.warm_start import WarmStart
 from tests.support.ranks import RankFailed, on_ranks
@@ -243,37 +241,6 @@ def sealed_anew(folder: Path) -> None:
     for name, said in manifest["files"].items():
         said |= {"sha256": sha256_file(folder / name), "bytes": (folder / name).stat().st_size}
     checkpoint_manifest.write(folder, {k: v for k, v in manifest.items() if k not in ("schema", "seal")})
-
-
-class Counted(SavedTensors):
-    """Counts the bytes that are taken out of files."""
-
-    num_bytes = 0
-
-    def _part(self, *place: object) -> Tensor:
-        part = super()._part(*place)  # type: ignore[arg-type]
-        Counted.num_bytes += part.numel() * part.element_size()
-        return part
-
-
-def counting(rank: int, folder: Path) -> tuple[int, list[float], list[float]]:
-    """Bytes that this rank read for its part of weights and averages, and what they are then."""
-    ranks: Gather = gather_group()
-    found = checkpoint.newest(folder, ranks)
-    assert found is not None
-    model, averages = spread(rank, 0.0)
-    for group, own in saved(model, averages).items():
-        of = found.groups[group]
-        assert isinstance(of, SavedTensors)
-        fill(own, Counted(of._folder, of._entries), ranks)
-    weights = (model.state_dict()["weight"], averages.weights["weight"])
-    return Counted.num_bytes, *(tensor.to_local().unique().tolist() for tensor in weights)  # type: ignore[attr-defined]
-
-
-@pytest.mark.cluster  # two ranks
-def test_a_rank_reads_only_what_it_needs_of_weights_and_averages(pair: Path) -> None:
-    whole = 2 * 4 * (256 * 300 + 300)
-    assert on_ranks(2, counting, pair) == [(whole // 2, [3.0], [30.0]), (whole // 2, [3.5], [35.0])]
 
 
 def warm(rank: int, folder: Path) -> tuple[list[float], str]:

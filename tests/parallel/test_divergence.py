@@ -108,7 +108,7 @@ def test_what_is_not_summed_over_tensor_ranks_is_named(alone, rehearsal, right, 
 
 def with_a_rank_that_is_off(rank: int, *arguments: Any) -> Any:
     """One rank's last block gives a little more."""
-    kept = TinyTraining.started
+    kept = TinyTraining.start
 
     def mistaken(self: TinyTraining, plan: ParallelPlan) -> Any:
         engine = kept(self, plan)
@@ -116,7 +116,7 @@ def with_a_rank_that_is_off(rank: int, *arguments: Any) -> Any:
             engine.model.get_submodule("blocks.1.mlp").register_forward_hook(lambda _, inputs, output: 1.01 * output)
         return engine
 
-    with patch.object(TinyTraining, "started", mistaken):
+    with patch.object(TinyTraining, "start", mistaken):
         return activation_recorder.steps(rank, *arguments)
 
 

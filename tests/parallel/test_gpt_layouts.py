@@ -189,28 +189,18 @@ def test_ranks_that_share_a_head_agree_within_rounding(degree: int) -> None:
     assert apart(found, alone(SINGLE, False)) < 1e-5
 
 
-def without_shared(rank: int, degrees: dict[str, Any], model: dict[str, Any], packed: bool) -> dict[str, Any]:
-    """The sum of gradients over the ranks of one head left out on purpose."""
-    with patch.object(parallel_attention, "_sum_groups", lambda parts, shared: parts[shared.rank]):
+def without(rank: int, sums: str, degrees: dict[str, Any], model: dict[str, Any], packed: bool) -> dict[str, Any]:
+    """Sums left out on purpose: of gradients over the ranks of one head, or over the parts of the vocabulary."""
+    heads = parallel_attention, "_sum_groups", lambda parts, shared: parts[shared.rank]
+    with patch.object(*(heads if sums == "heads" else (vocab_parallel_loss, "all_reduce", lambda x, how, group: x))):
         return steps(rank, degrees, model, packed)
 
 
-def test_a_sum_over_the_ranks_of_one_head_that_is_left_out_is_seen() -> None:
-    found = on_ranks(2, without_shared, {"tensor": 2}, SINGLE, False)
+@pytest.mark.parametrize(("sums", "model"), [("heads", SINGLE), ("words", LLAMA)])
+def test_sums_that_are_left_out_are_seen(sums: str, model: dict[str, Any]) -> None:
+    found = on_ranks(2, without, sums, {"tensor": 2}, model, False)
     with pytest.raises(AssertionError):
-        assert apart(found, alone(SINGLE, False)) < 1e-4
-
-
-def without(rank: int, degrees: dict[str, Any], model: dict[str, Any], packed: bool) -> dict[str, Any]:
-    """The sum over the parts of the vocabulary left out on purpose."""
-    with patch.object(vocab_parallel_loss, "all_reduce", lambda x, how, group: x):
-        return steps(rank, degrees, model, packed)
-
-
-def test_a_sum_over_the_vocabulary_that_is_left_out_is_seen() -> None:
-    found = on_ranks(2, without, {"tensor": 2}, LLAMA, False)
-    with pytest.raises(AssertionError):
-        apart(found, alone(LLAMA, False))
+        assert apart(found, alone(model, False)) < 1e-4
 
 
 def gone_on(rank: int, degrees: dict[str, Any], folder: Path, index: int) -> tuple[float, tuple[int, ...]]:
@@ -220,10 +210,10 @@ def gone_on(rank: int, degrees: dict[str, Any], folder: Path, index: int) -> tup
     optimizer = partial(torch.optim.AdamW, lr=1e-3)
     engine = engine.start(EngineInputs(made, Following(False), optimizer, Precision("fp32"), 3, plan))
     if index:
-        engine.load(checkpoint.newest(folder, ranks).groups)  # type: ignore[union-attr]
+        engine.load(checkpoint.open_latest(folder, ranks).groups)  # type: ignore[union-attr]
     loss = engine.step([own(plan, rank, index)]).loss
     checkpoint.save(folder, index + 1, engine.tensors(), {"step": index + 1}, ranks=ranks)
-    saved = checkpoint.newest(folder, ranks)
+    saved = checkpoint.open_latest(folder, ranks)
     assert saved is not None
     return loss, tuple(saved.groups["model"]["blocks.0.attention.qkv.weight"].shape)
 

@@ -220,7 +220,7 @@ def gone_on(rank: int, kind: str, degrees: dict[str, Any], folder: Path, first: 
         plan, ranks = ParallelPlan(**degrees), gather_group()
         engine = started(MegatronEngine() if kind == "megatron" else TorchEngine(), plan, *MODELS["gpt"])
         if first:
-            saved = checkpoint.newest(folder, ranks)
+            saved = checkpoint.open_latest(folder, ranks)
             assert saved is not None
             engine.load(saved.groups)
         losses = [engine.step([own(plan, rank, index)]).loss for index in range(first, last)]
@@ -245,7 +245,7 @@ def kept_and_read(rank: int, degrees: dict[str, Any], folder: Path) -> tuple[flo
         engine.step([own(plan, rank, 0)])
         groups = engine.tensors()
         checkpoint.save(folder, 1, groups, {"step": 1}, ranks=ranks)
-        saved = checkpoint.newest(folder, ranks)
+        saved = checkpoint.open_latest(folder, ranks)
         assert saved is not None
         engine.load(saved.groups)
         kept = sum(local(one).numel() for one in groups["optimizer"].values())

@@ -130,7 +130,7 @@ def test_a_run_that_is_preempted_saves_resumes_and_is_explained(
     layout = ["model.depth=2", "engine=megatron", "parallel.pipeline=2", "parallel.microbatches=2"]
     told = under_torchrun(command(data, folder, *layout, fate("terminated", rank=1, step=3)))
     # torchrun ends the others once one has exited, so who says what is left to chance.
-    saved = checkpoint.newest(folder / "checkpoints")
+    saved = checkpoint.open_latest(folder / "checkpoints")
     assert told.returncode and saved is not None and saved.step == 4, told.stderr[-3000:]
     told = under_torchrun(command(data, folder, *layout, fate("terminated", rank=1, step=3)))
     assert told.returncode == 0, told.stderr[-3000:]

@@ -16,14 +16,16 @@ from tests.support.ranks import on_ranks
 
 def asked(rank: int, action: Literal["stop", "skip"], most: int, weights: list[list[float]]) -> list[Any]:
     """Whether this rank updates, step by step; weights[step][rank] is that of the rank's last sample."""
-    plan = ParallelPlan(replicate=len(weights[0]))
+    plan = ParallelPlan(shard=len(weights[0]))
     engine, told = started(plan, nonfinite=NonFinite(action=action, max_in_a_row=most)), []
     for step, by_rank in enumerate(weights):
         given = own(plan, rank, step)
         given.weight_B[-1] = by_rank[rank]
+        before = [whole(parameter).clone() for parameter in engine.model.parameters()]
         try:
             told.append(engine.step([given]).lr > 0)
         except UserError as error:
+            assert all(map(torch.equal, before, map(whole, engine.model.parameters())))
             return [*told, str(error)]
     return told
 

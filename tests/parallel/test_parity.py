@@ -62,12 +62,14 @@ def test_in_a_selection_every_two_choices_meet_that_can(ranks: int):
 def test_samples_differ_on_every_rank_and_are_the_same_for_every_layout(rehearsal: TinyTraining):
     whole = rehearsal.batch(1)
     for plan in (ParallelPlan(shard=4), ParallelPlan(replicate=2, tensor=2)):
-        parts = [rehearsal.own(plan, rank, 1) for rank in range(4)]
+        parts = [rehearsal.rank_batch(plan, rank, 1) for rank in range(4)]
         first = {plan.data_rank(rank): part for rank, part in enumerate(parts)}
         keys = [key for rank in range(plan.data) for key in first[rank].keys]
         assert tuple(keys) == whole.keys
         assert torch.equal(torch.cat([first[rank].latents_BCTHW for rank in range(plan.data)]), whole.latents_BCTHW)
     assert len({float(one.sum()) for one in whole.latents_BCTHW}) == SAMPLES
+    widths = [width for _, _, width in rehearsal.batch(1, packed=True).sizes_THW]
+    assert widths == [whole.latents_BCTHW.shape[4] * times for times in (1, 2)] * (SAMPLES // 2), "in turns"
 
 
 QUICK = [
@@ -88,9 +90,8 @@ def test_a_layout_that_is_right_is_equal_to_one_device(rehearsal: TinyTraining, 
 def test_a_part_that_no_input_reaches_is_no_difference():
     """Stages of a pipeline add up zeros for it; one device has no gradient at all."""
     wan = partial(Wan, in_channels=4, text_dim=16, width=48, depth=2, heads=4, mlp_hidden=64, image_dim=12)
-    found = parity.row(
-        POOL, rehearsal_of(wan, FromBatch(), adamw, seed=3)[0], LayoutCase({"pipeline": 2, "microbatches": 2})
-    )
+    ready = rehearsal_of(wan, FromBatch(), adamw, seed=3)[0]
+    found = parity.row(POOL, ready, LayoutCase({"pipeline": 2, "microbatches": 2}))
     assert found.verdict == "equal", found
 
 
@@ -104,7 +105,7 @@ def test_no_parameter_is_left_out_and_none_is_asleep(rehearsal: TinyTraining):
 
 
 def norms_of(rank: int, rehearsal: TinyTraining) -> dict[str, float]:
-    engine = rehearsal.started(ParallelPlan())
+    engine = rehearsal.start(ParallelPlan())
     engine.step([rehearsal.batch(0)])
     return {name: float(one.grad.norm()) for name, one in engine.model.named_parameters() if one.grad is not None}
 

@@ -25,7 +25,7 @@ def part(
     """Steps first..last from the newest checkpoint in the folder, and a checkpoint at the end."""
     plan = ParallelPlan(**degrees)
     engine, ranks = started(plan, **(how or {})), gather_group()
-    saved = checkpoint.newest(folder, ranks) if first else None
+    saved = checkpoint.open_latest(folder, ranks) if first else None
     assert (saved.step if saved else 0) == first
     if saved is not None:
         engine.load(saved.groups)
@@ -75,7 +75,7 @@ def test_going_on_without_the_optimizers_state_is_seen(tmp_path: Path, whole: li
 def forgetful(rank: int, degrees: dict[str, Any], folder: Path) -> list[float]:
     """Three steps on with the weights alone."""
     plan = ParallelPlan(**degrees)
-    engine, saved = started(plan), checkpoint.newest(folder, gather_group())
+    engine, saved = started(plan), checkpoint.open_latest(folder, gather_group())
     assert saved is not None
     engine.load({**saved.groups, "optimizer": {}})
     return [engine.step([own(plan, rank, index)]).loss for index in range(3, 6)]
@@ -85,7 +85,7 @@ def bytes_read(rank: int, degrees: dict[str, Any], folder: Path) -> int:
     """What this rank takes out of files when it goes on: weights and the optimizer's state."""
     engine, saved, read = (
         started(ParallelPlan(**degrees)),
-        checkpoint.newest(folder, gather_group()),
+        checkpoint.open_latest(folder, gather_group()),
         SavedTensors._part,
     )
     assert saved is not None

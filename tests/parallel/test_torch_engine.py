@@ -15,7 +15,7 @@ from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support import layouts
 from tests.support.combinations import cases
-from tests.support.ranks import RankFailed, on_ranks
+from tests.support.ranks import on_ranks
 
 pytestmark = pytest.mark.cluster  # several ranks
 
@@ -176,28 +176,3 @@ def refused(rank: int, degrees: dict[str, Any], changes: dict[str, Any]) -> str:
 def test_what_does_not_fit_is_refused_with_its_numbers(degrees: dict[str, Any], changes: dict[str, Any], words: str):
     for said in on_ranks(2, refused, degrees, changes):
         assert words in said
-
-
-def with_a_bad_rank(rank: int) -> None:
-    plan = ParallelPlan(shard=2)
-    engine, mine = layouts.started(plan), layouts.own(plan, rank, 0)
-    before = [parameter.detach().to_local().clone() for parameter in engine.model.parameters()]  # type: ignore[attr-defined]
-    if rank == 1:
-        mine.fps_B[:] = torch.nan
-    try:
-        engine.step([mine])
-    except UserError as error:
-        after = [parameter.detach().to_local() for parameter in engine.model.parameters()]  # type: ignore[attr-defined]
-        assert "is not finite at batch 0" in str(error)
-        assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
-        return
-    raise AssertionError("no rank noticed")
-
-
-def test_a_number_that_is_not_finite_on_one_rank_stops_all_and_changes_no_weight():
-    on_ranks(2, with_a_bad_rank)
-
-
-def test_a_rank_that_raises_is_told_with_its_traceback():
-    with pytest.raises(RankFailed, match="rank 0: Traceback"):
-        on_ranks(2, refused, {"nonsense": 1}, {})

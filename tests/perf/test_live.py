@@ -48,7 +48,7 @@ class FakeLive(LiveBytes):
         return made
 
 
-def both(name: str, cut: BlockSplit, single: bool, monkeypatch: pytest.MonkeyPatch) -> list[traced.Even]:
+def both(name: str, cut: BlockSplit, single: bool, monkeypatch: pytest.MonkeyPatch) -> list[traced.AffineMemory]:
     build, shapes = MODELS[name]
     with torch.device("meta"):
         model = facts(build(), shapes).model

@@ -21,7 +21,7 @@ from nemo_vfm.perf.memory import memory
 from nemo_vfm.perf.model_facts import facts
 from nemo_vfm.perf.model_work import ModelWork, work_of
 from nemo_vfm.perf.network import Network
-from nemo_vfm.perf.planner import Planner, Question
+from nemo_vfm.perf.planner import Planner, PlanQuery
 from nemo_vfm.perf.step_time import Clock, Machine
 from nemo_vfm.perf.traced import BlockSplit
 from tests.support.measured_step import measured_step
@@ -96,12 +96,12 @@ gpt = partial(GPT, vocab=512, width=128, depth=3, heads=4, groups=2, mlp_hidden=
 SHAPES = {"tokens_BS": (1, 512)}
 
 
-def small(**how: Any) -> Question:
+def small(**how: Any) -> PlanQuery:
     with torch.device("meta"):
         model = gpt()
     subject = Subject(model=model, part=model, tokens=512, frames=None, causal=True, batch=8)
     work = work_of(model, SHAPES, 512)
-    return Question(subject=subject, work=work, known=facts(model, SHAPES), machine=H100, **how)
+    return PlanQuery(subject=subject, work=work, known=facts(model, SHAPES), machine=H100, **how)
 
 
 SPECS = [Fp8(), Fp8(recipe="delayed", history=64), Fp8(recipe="rowwise"), Fp8(first_bf16=1)]
@@ -120,7 +120,7 @@ def test_a_step_in_fp8_needs_what_the_model_says(spec: Fp8, recompute: Any):
 
 def test_on_a_gpu_blocks_keep_less_in_fp8_and_those_in_bf16_what_they_do_without():
     known, plan = small().known, ParallelPlan(shard=2)
-    wide, quick = (known.held(BlockSplit(gathered=True, fp8=spec), 2, 512).block for spec in (None, Fp8()))
+    wide, quick = (known.step_memory(BlockSplit(gathered=True, fp8=spec), 2, 512).block for spec in (None, Fp8()))
     assert quick < wide
     most, least = (memory(known, plan, fp8=spec, microbatch_rows=2) for spec in (Fp8(first_bf16=2), Fp8()))
     assert 0 < most.activations - least.activations <= 2 * (wide - quick)

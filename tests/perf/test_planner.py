@@ -34,7 +34,7 @@ from nemo_vfm.perf.memory_remedies import NARROW, NO_AVERAGE, OFFLOAD, Remedy, r
 from nemo_vfm.perf.model_facts import ModelFacts, facts, sketch
 from nemo_vfm.perf.model_work import work_of
 from nemo_vfm.perf.network import Network
-from nemo_vfm.perf.planner import Planner, PlanResult, Question, cost
+from nemo_vfm.perf.planner import Planner, PlanQuery, PlanResult, cost
 from nemo_vfm.perf.step_time import Machine
 
 SIZES = {"small": (4096, 28, 32), "large": (6144, 48, 48)}
@@ -57,14 +57,14 @@ def shapes(latents: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:
     return {"latents_BCTHW": (1, 16, *latents), "text_BLD": (1, 512, 1024)}
 
 
-def question(size: str, latents: tuple[int, int, int], batch: int = 64, gpu: str = "h100") -> Question:
+def question(size: str, latents: tuple[int, int, int], batch: int = 64, gpu: str = "h100") -> PlanQuery:
     model, known = built(size)
     tokens = prod(latents) // 4
     part = known.model
     assert isinstance(part, torch.nn.Module)
     subject = Subject(model=model, part=part, tokens=tokens, frames=None, causal=False, batch=batch)
     known = replace(known, tokens=tokens, shapes=shapes(latents))
-    return Question(subject=subject, work=work_of(model, shapes(latents), tokens), known=known, machine=machine(gpu))
+    return PlanQuery(subject=subject, work=work_of(model, shapes(latents), tokens), known=known, machine=machine(gpu))
 
 
 def subject(model: torch.nn.Module, **given: object) -> Subject:
@@ -88,9 +88,9 @@ def test_what_is_refused_is_told_in_the_engines_words():
     allowed = EngineLimits(subject(model))
     with pytest.raises(UserError) as heads:
         require_divisible(model, ParallelPlan(tensor=8))
-    why = allowed.refused(Degrees(1, 1, 1, 1, 8))
+    why = allowed.find_refusal(Degrees(1, 1, 1, 1, 8))
     assert why is not None and (why.about, why.degree, why.why) == ("tensor", 8, str(heads.value))
-    said = {at: allowed.refused(Degrees(*at)) for at in
+    said = {at: allowed.find_refusal(Degrees(*at)) for at in
             [(8, 1, 1, 1, 1), (1, 1, 16, 1, 1), (1, 1, 1, 128, 1), (4, 1, 4, 1, 1), (2, 1, 2, 2, 2)]}  # fmt: skip
     assert [None if one is None else one.about for one in said.values()] == [
         "pipeline", "samples", "context", "pipeline", None
@@ -103,25 +103,25 @@ def test_tensor_ranks_that_leave_sizes_without_products_in_fp8_are_refused():
     with torch.device("meta"):
         model = DiT(in_channels=4, text_dim=32, width=64, depth=2, heads=8)
     wide, narrow = (Degrees(1, 1, 1, 1, tensor) for tensor in (4, 8))
-    assert EngineLimits(subject(model)).refused(narrow) is None
+    assert EngineLimits(subject(model)).find_refusal(narrow) is None
     allowed = EngineLimits(subject(model), Fp8(first_bf16=1, last_bf16=1))
-    why = allowed.refused(narrow)
-    assert allowed.refused(wide) is None and why is not None
+    why = allowed.find_refusal(narrow)
+    assert allowed.find_refusal(wide) is None and why is not None
     assert "self_attention.qkv has 24 out_features on each rank, but FP8 by recipe=current needs" in why.why
 
 
 def test_time_lines_and_causal_chunks_are_refused_where_the_engine_would():
     lines = EngineLimits(subject(tiny(STDiT), tokens=6 * 16, frames=6))
-    assert lines.refused(Degrees(1, 1, 1, 2, 1)) is None
-    why = lines.refused(Degrees(1, 1, 1, 4, 1))
+    assert lines.find_refusal(Degrees(1, 1, 1, 2, 1)) is None
+    why = lines.find_refusal(Degrees(1, 1, 1, 4, 1))
     assert why is not None and "6 latent frames cannot be divided" in why.why
     with torch.device("meta"):
         model = GPT(vocab=64, width=32, depth=2, heads=4, groups=2, mlp_hidden=64)
     text = EngineLimits(subject(model, tokens=30, causal=True))
-    why = text.refused(Degrees(1, 1, 1, 2, 1))
+    why = text.find_refusal(Degrees(1, 1, 1, 2, 1))
     assert why is not None and "two equal chunks" in why.why
-    assert text.refused(Degrees(1, 1, 1, 1, 4)) is None  # pairs of ranks share a head of keys and values
-    why = text.refused(Degrees(1, 1, 1, 1, 8))
+    assert text.find_refusal(Degrees(1, 1, 1, 1, 4)) is None  # pairs of ranks share a head of keys and values
+    why = text.find_refusal(Degrees(1, 1, 1, 1, 8))
     assert why is not None and "2 attention heads (4 of queries) cannot be divided by 8" in why.why
 
 
@@ -129,7 +129,7 @@ def test_every_plan_that_is_offered_is_one_that_the_engine_takes():
     model = tiny()
     allowed, seen = EngineLimits(subject(model)), Counter()
     for at in (at for every in shared_by_all(8) for at in weight_sharings(every)):
-        if allowed.refused(at) is None:
+        if allowed.find_refusal(at) is None:
             for plan, rows in plans(allowed, at, lambda plan, rows: 1.0):
                 require_divisible(model, plan)
                 assert plan.world == 8 and rows * plan.microbatches * plan.data == 8
@@ -271,7 +271,7 @@ def test_a_sketch_says_what_traces_say_of_several_samples_pipelines_and_weights_
     assert max(differences("small", cases) + differences("large", cases)) < 0.03
 
 
-def again(asked: Question, one: Remedy) -> tuple[int, float]:
+def again(asked: PlanQuery, one: Remedy) -> tuple[int, float]:
     """What the model says of a remedy that is applied from the start, and what its GPU has."""
     machine = replace(asked.machine, gpu=gpu_named(one.gpu)) if one.gpu else asked.machine
     needed = memory(

@@ -67,10 +67,10 @@ class Numbers(LightningDataModule):
 
 
 class Ear:
-    def hear(self, samples):
+    def transcribe(self, samples):
         return "a hum"
 
-    def rate(self):
+    def sample_rate_hz(self):
         return 16_000
 
     def fingerprint(self):

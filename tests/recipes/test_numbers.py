@@ -254,6 +254,8 @@ WITHOUT_IMAGE = [
     ("full", [*IMAGE, "data.path=a"], "callbacks.preview", NO_IMAGE),
     ("lora", [*IMAGE, "data.path=a"], "callbacks.preview", NO_IMAGE),
     ("sample_pretrained", ["pipeline=wan21_i2v"], "prompts", "set prompts.given to an image"),
+    *(("sample_pretrained", ["pipeline=wan21_i2v", f"prompts={{_target_: nemo_vfm.synth.prompts.{source}}}"], "prompts",
+       "set prompts.given") for source in ("HeldOutPrompts", "StoryPrompts")),
     ("sample_pretrained", ["pipeline=wan21_i2v", "pipeline.frame_conditioning=null", "prompts.given=[a.jpg]"],
      "prompts", "takes none"),
 ]  # fmt: skip
@@ -261,6 +263,7 @@ WITH_IMAGE = [
     ("full", [*IMAGE, GIVEN, "data.path=a"]), ("lora", [*IMAGE, GIVEN, "data.path=a"]),
     ("full", [*IMAGE, "data.path=a", "task.pipeline.frame_conditioning.none_given=0.1"]),
     ("sample_pretrained", ["pipeline=wan21_i2v", "prompts.given=[a.jpg]"]),
+    ("sample_pretrained", ["pipeline=wan21_i2v", "prompts.given=[a.jpg]", "checkpoint=null"]),
 ]  # fmt: skip
 
 

@@ -127,7 +127,7 @@ def test_held_out_scores_are_kept_or_rounded_as_the_step_says() -> None:
     for step in (None, 1.0):
         prepared = (task := Click(labels={"click": 1.0}, score_step=step)).prepare(given, seed=0, training=False)
         prepared.tags.update(task.scores(logits, prepared))
-        found[step] = task.validation_metrics(task.merged([task.contribution(prepared)]))
+        found[step] = task.validation_metrics(task.merge([task.contribution(prepared)]))
     assert [one.metrics["auc"] for one in found.values()] == [0.75, 0.5]
     assert [one.details["labels"]["click"].get("auc_error") for one in found.values()] == [None, 0.25]
     with pytest.raises(ValueError, match="score_step must be above 0"):

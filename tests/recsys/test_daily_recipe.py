@@ -56,7 +56,7 @@ class Days:
         return build_model(self.train(day).model, 0)
 
     def saved(self, day: int) -> checkpoint.Checkpoint:
-        return checkpoint.found(self.folder / f"train_{day}")
+        return checkpoint.open_checkpoint(self.folder / f"train_{day}")
 
     def ids(self, day: int, feature: str) -> list[int]:
         vocabulary = read_vocabulary(self.folder / f"import_{day}/vocabulary.safetensors")

@@ -90,7 +90,7 @@ def test_held_out_batches_are_the_same_at_each_call(folder):
     once, again = [*data.val_dataloader()], [*data.val_dataloader()]
     assert all(batch.session_B.tolist() == [SESSION_OF[n] for n in batch.ids_B.tolist()] for batch in once)
     assert all(batch.session_B.tolist() == [SESSION_OF[n] for n in batch.ids_B.tolist()] for batch in once)
-    assert len(once) > 2 and all(map(equal_batches, *[[b.expanded() for b in found] for found in (once, again)]))
+    assert len(once) > 2 and all(map(equal_batches, *[[b.expand() for b in found] for found in (once, again)]))
     assert {len(batch) for batch in once[:-1]} == {32} and [b.index for b in once] == [*range(len(once))]
     assert not [*started(folder).val_dataloader()]
 
@@ -100,7 +100,7 @@ def test_a_batch_holds_what_the_log_has_of_its_samples(folder):
         assert isinstance(batch, Batch)
         batch.require_valid()
         rows = batch.ids_B // 7
-        whole, expected = batch.expanded(), CHUNK.select(rows)
+        whole, expected = batch.expand(), CHUNK.select(rows)
         assert torch.equal(batch.dense_BF[:, 0], expected.dense["age"])
         assert all(torch.equal(batch.labels[name], expected.labels[name]) for name in SCHEMA.labels)
         assert all(equal_rows(whole.features[name], rows) for name, rows in expected.features.items())
@@ -109,7 +109,7 @@ def test_a_batch_holds_what_the_log_has_of_its_samples(folder):
 @pytest.mark.parametrize("order", ["clustered", "shuffled"])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_ranks_have_slices_of_the_same_global_batches_and_resume_at_any(folder, order, num_workers):
-    whole = [batch.expanded() for batch in batches(started(folder, order=order), 60)]
+    whole = [batch.expand() for batch in batches(started(folder, order=order), 60)]
     for num_ranks, first in ((1, 7), (2, 0), (4, 41)):
         ranks = [
             batches(started(folder, first, rank, num_ranks, order=order, num_workers=num_workers), 12)
@@ -118,7 +118,7 @@ def test_ranks_have_slices_of_the_same_global_batches_and_resume_at_any(folder, 
         share = 32 // num_ranks
         for place, parts in enumerate(zip(*ranks, strict=True)):
             for rank, part in enumerate(parts):
-                assert equal_batches(part.expanded(), whole[first + place].rows(rank * share, (rank + 1) * share))
+                assert equal_batches(part.expand(), whole[first + place].rows(rank * share, (rank + 1) * share))
 
 
 @pytest.mark.parametrize("groups", ["stored", "auto", {"mine": ["history", "item"], "user": ["country", "scores"]}])
@@ -127,7 +127,7 @@ def test_groups_change_how_a_batch_is_held_and_not_what_is_in_it(folder, groups,
     plain = batches(started(folder, groups="none", order=order), 20)
     grouped = batches(started(folder, groups=groups, order=order), 20)
     assert all(not batch.groups for batch in plain) and all(len(batch.groups) >= 1 for batch in grouped)
-    assert all(equal_batches(a, b.expanded()) for a, b in zip(plain, grouped, strict=True))
+    assert all(equal_batches(a, b.expand()) for a, b in zip(plain, grouped, strict=True))
 
 
 def test_clustered_batches_have_few_unique_rows(folder):
@@ -142,7 +142,7 @@ def test_another_batch_size_goes_on_at_the_sample_where_it_was_left(folder):
     expected = ids(batches(data, 40))
     position = data.position(10)["rows"]
     assert position.place == 320 and position.of == len(CHUNK)
-    other = data.batched({"batch_size": 8}).starting(10, {"rows": position.place})
+    other = data.with_batching({"batch_size": 8}).starting(10, {"rows": position.place})
     other.start(seed=5, first_batch=12)
     assert other.begins() == 10 and other.batching() == {"batch_size": 8}
     assert ids(batches(other, 8)) == expected[320 + 16 : 320 + 16 + 64]

@@ -144,12 +144,12 @@ def test_the_negatives_that_stay_follow_from_seed_and_row_and_weigh_for_those_th
     assert rows["dropped"]["down-sampling of negatives"] == pytest.approx(0.8 * 7200 * 0.7, rel=0.1)
     shuffled = every.select(torch.randperm(9000, generator=torch.Generator().manual_seed(0)))
     kept = {
-        (name, seed): sorted(RowSampling(0.8, "session", seed, 0.3).kept(one, Counter()).ids_B.tolist())
+        (name, seed): sorted(RowSampling(0.8, "session", seed, 0.3).sample_rows(one, Counter()).ids_B.tolist())
         for name, one in (("order", every), ("another", shuffled)) for seed in (1, 2)
     }  # fmt: skip
     assert kept["order", 1] == kept["another", 1] != kept["order", 2]
     assert {*kept["order", 1]} - {*found.ids_B.tolist()} <= {700}
-    sessions = {*RowSampling(0.8, "session", 1).kept(every, Counter()).session_B.tolist()}
+    sessions = {*RowSampling(0.8, "session", 1).sample_rows(every, Counter()).session_B.tolist()}
     clicks = {row for row in range(9000) if every.labels["click"][row] and int(every.session_B[row]) in sessions}
     assert {*found.ids_B[positive_B].tolist()} == clicks - {700}
 
@@ -158,7 +158,7 @@ def test_samples_and_negatives_are_drawn_apart(tmp_path):
     count = 20_000
     chunk = LogChunk(*[torch.arange(count)] * 3, labels={"click": torch.arange(count) % 4 // 3 * 1.0})
     for by in ("session", "sample"):
-        kept = RowSampling(0.5, by, 1, 0.5).kept(chunk, Counter())
+        kept = RowSampling(0.5, by, 1, 0.5).sample_rows(chunk, Counter())
         negatives = int((kept.labels["click"] == 0).sum())
         assert negatives == pytest.approx(count * 0.75 * 0.5 * 0.5, rel=0.05)
         assert kept.weight_B.sum() == pytest.approx(count * 0.5, rel=0.05)
@@ -228,7 +228,7 @@ def test_the_table_holds_what_the_source_says(logs, whole):
     source = KuaiRandCsv(paths=[logs / "kuairand.csv"], history=5)
     log = LogChunk.cat([*source.log_chunks()])
     order = np.lexsort([column.numpy() for column in (log.ids_B, log.time_B, log.session_B)])
-    log = source.completed(log.select(torch.from_numpy(order)))
+    log = source.complete(log.select(torch.from_numpy(order)))
     rows = {name: HashedIds(num_rows=1000).table_rows(name, ids) for name, ids in log.features.items()}
     found = table(whole["kuairand"])
     kept = torch.isin(log.session_B, found.session_B)
@@ -252,7 +252,7 @@ def test_ids_are_counted_over_the_whole_log_before_they_get_rows(logs, whole):
 def test_half_of_a_log_is_the_same_half_in_any_order_and_another_by_another_seed(by):
     log = random_log(4000, sessions=2000)
     shuffled = log.select(torch.randperm(4000, generator=torch.Generator().manual_seed(0)))
-    kept = [sorted(samples_of(RowSampling(0.5, by, seed).kept(one, Counter())))
+    kept = [sorted(samples_of(RowSampling(0.5, by, seed).sample_rows(one, Counter())))
             for seed, one in ((0, log), (0, shuffled), (1, log))]  # fmt: skip
     assert kept[0] == kept[1] != kept[2] and len(kept[0]) == pytest.approx(2000, abs=150)
     split = {sample[1] for sample in kept[0]} & {sample[1] for sample in {*samples_of(log)} - {*kept[0]}}

@@ -38,7 +38,7 @@ def command(folder: Path, *more: str) -> list[str]:
 
 
 def final(train: Path) -> checkpoint.Checkpoint:
-    found = checkpoint.newest(train / "checkpoints")
+    found = checkpoint.open_latest(train / "checkpoints")
     assert found is not None and found.step == 8
     return found
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.report.parts.plain_text import clean, exact, figure, number, plain, span, words
+from nemo_vfm.report.parts.plain_text import clean, exact, figure, number, one_line, span, words
 
 
 @given(st.text())
@@ -41,7 +41,7 @@ def test_exact_numbers_keep_what_adds_up():
 
 
 def test_any_json_value_fits_on_one_line():
-    assert plain({"a_b": [1, 2.5, None, True], "c": "x"}) == "a b 1, 2.5, none, yes, c x"
+    assert one_line({"a_b": [1, 2.5, None, True], "c": "x"}) == "a b 1, 2.5, none, yes, c x"
 
 
 @pytest.mark.parametrize(("key", "text"), [

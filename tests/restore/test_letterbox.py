@@ -153,7 +153,7 @@ def test_bars_around_real_videos_are_found_and_clean_ones_have_none(name, kind):
 
 def test_lines_of_several_frames_have_the_extremes_and_the_means_of_all_whatever_their_order():
     frames = np.random.default_rng(0).integers(0, 255, (3, 48, 64), np.uint8)
-    each, joined = [Borders.of(frame) for frame in frames], Borders.joined([Borders.of(frame) for frame in frames])
+    each, joined = [Borders.of(frame) for frame in frames], Borders.combine([Borders.of(frame) for frame in frames])
     for name in ("rows", "columns"):
         lines = [getattr(one, name) for one in each]
         lowest, highest, *means = getattr(joined, name)

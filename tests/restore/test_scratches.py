@@ -44,6 +44,12 @@ def test_two_scratches_are_counted_and_mended_each_by_its_own_level() -> None:
     assert np.median(added_HW[:, 130:133]) == pytest.approx(-20, rel=0.2)
 
 
+def test_the_edges_of_plain_areas_are_no_scratches() -> None:
+    frames = np.full((8, HEIGHT, WIDTH), 100)
+    frames[:, :, 40:80], frames[:, :, 120:150] = 180, 30
+    assert find_scratches(frames.astype(np.uint8)) is None
+
+
 def test_a_line_that_is_bright_in_one_frame_and_dark_in_the_next_is_no_scratch() -> None:
     frames = film()
     assert find_scratches(np.clip(frames, 0, 255).astype(np.uint8)) is None

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nemo_vfm.cli.catalogue.constructor_arguments import ABSENT, REQUIRED, describe, node_of
-from nemo_vfm.config import Mark, RecipeError, Roots, Source, compose, trust_list
+from nemo_vfm.config import Mark, RecipeError, Roots, SourceText, compose, trust_list
 from nemo_vfm.config.build import make
 from nemo_vfm.config.compose import RESERVED
 from nemo_vfm.config.interpolate import resolve
@@ -18,7 +18,7 @@ from nemo_vfm.config.recipe_check import Checker
 from nemo_vfm.config.tree import TARGET, Map, Plain, Scalar, put, walk
 
 ROOTS, TRUSTED = Roots.standard(), trust_list(["nemo", "piped", "model_code"])
-MARK = Mark(Source("an extreme", (), is_file=False))
+MARK = Mark(SourceText("an extreme", (), is_file=False))
 NUMBERS = (-(10**18), -1000, -1, 0, 10**6, 10**12, 10**18, 1e-300, 1e300, -1e300)
 TEXTS = ("", "x" * 300, "a\x1b[31mb", "a\nb", "../..", "\u202ex", "9" * 300)
 VALUES: tuple[Plain, ...] = (*NUMBERS, *TEXTS, None, True)

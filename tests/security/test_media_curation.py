@@ -133,7 +133,7 @@ def test_films_that_hang_crash_or_fill_their_process_fail_alone_and_by_name(exec
     found = fates(tmp_path / "run")
     words = {
         HANGS: "gave no sign of life for 8 s",
-        CRASHES: "crashed (SIGSEGV)",
+        CRASHES: "was killed by SIGSEGV",
         EATS: "memory",
         RAISES: "this clip is bad",
     }

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from nemo_vfm.config import Composed, RecipeError, build, check, compose, trust_list
+from nemo_vfm.config import ComposedRecipe, RecipeError, build, check, compose, trust_list
 from nemo_vfm.config.overrides import apply, parse_override
 from nemo_vfm.config.tree import Map, walk
 from tests.security.test_targets import TARGETS
@@ -203,7 +203,7 @@ def attack_section(composed, path):
         except RecipeError:
             continue  # a single value has nothing below it
         assert isinstance(root, Map)
-        changed = Composed(root, composed.path, composed.roots)
+        changed = ComposedRecipe(root, composed.path, composed.roots)
         with pytest.raises(RecipeError):
             _ = changed.seed, changed.run_dir
             build(changed)

@@ -200,7 +200,7 @@ def test_a_manifest_whose_values_were_changed_is_damage_though_it_is_good_json(
 
 def test_a_process_that_lost_its_folder_writes_no_checkpoint(three: Path, capfd) -> None:
     def work() -> int:
-        with lease_registry.held("out", lambda: False):
+        with lease_registry.register_lease("out", lambda: False):
             save(three, 4)
         return 7
 

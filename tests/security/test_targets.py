@@ -58,7 +58,7 @@ TARGETS = ("os.system", "posix.system", "builtins.eval", "builtins.exec", "built
     "nemo_vfm.core.duration.Duration.parse", "nemo_vfm.core.types.job.dataclass", "nemo_vfm.core.types.job.Path",
     "nemo_vfm.core.types.job.Run", "nemo_vfm.core.types.job.Run.step", "nemo_vfm.config.locate.importlib.import_module",
     "nemo_vfm.config.locate.locate", "nemo_vfm.config.build.make", "nemo_vfm.config.build.BoundFactory",
-    "nemo_vfm.config.compose.compose", "nemo_vfm.config.compose.Composed.run_dir", "nemo_vfm.config.compose.Path",
+    "nemo_vfm.config.compose.compose", "nemo_vfm.config.compose.ComposedRecipe.run_dir", "nemo_vfm.config.compose.Path",
     "nemo_vfm.config.emit.NOWHERE", "nemo_vfm.config.yaml_source.yaml.load", "nemo_vfm.config.values.TypeAdapter",
     "nemo_vfm.cli.main.main", "nemo_vfm.cli.main.traceback.print_exc", "nemo_vfm.cli.verbs.run.run",
     "nemo_vfm.cli.verbs.report.run", "nemo_vfm.runtime.run_lock.os.kill", "nemo_vfm.runtime.run_lock.lock",

@@ -93,23 +93,9 @@ def test_a_loop_is_drawn(kitchen, text):
 
 FORMS = ["${env:AWS_SECRET_ACCESS_KEY}", "x-${env:AWS_SECRET_ACCESS_KEY}-y", "${oc.env:AWS_SECRET_ACCESS_KEY}"]
 SLOTS = [
-    "count",
-    "rate",
-    "flag",
-    "pair",
-    "names",
-    "weights",
-    "duration",
-    "size",
-    "stage",
-    "stages",
-    "chain",
-    "optimizer",
-    "make",
-    "loose",
-    "seed",
-    "_target_",
-]
+    "count", "rate", "flag", "pair", "names", "weights", "duration", "size", "stage", "stages", "chain",
+    "optimizer", "make", "loose", "seed", "_target_",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -45,7 +45,7 @@ def test_a_choice_begins_as_its_prompt_goes_on(tokenizer: Tokenizer) -> None:
         writer = ChoiceWriter(tokenizer.decode, tokens[:cut], [], found.append, in_pieces=False)
         for token in tokens[cut:]:
             assert writer.token(TokenResult(token))
-        writer.ended("length")
+        writer.end("length")
         assert tokenizer.decode(tokens[:cut]) + found[0].text == tokenizer.decode(tokens)
 
 
@@ -54,6 +54,7 @@ def test_bytes_that_are_no_text_come_out_as_they_do_at_once() -> None:
     for _ in range(300):
         tokens = [draw.choice((65, 0xC3, 0xA9, 0xE6, 0x9D, 0xB1, 0xF0, 0xFF, 256)) for _ in range(draw.randint(1, 12))]
         assert "".join(grown(tokenizer, tokens, [])) == tokenizer.decode(tokens)
+    assert len("".join(grown(tokenizer, [0xFF] * 200, [])[:-1])) >= 200 - 64, "no more than a window waits for the end"
 
 
 def test_a_character_of_several_tokens_comes_whole() -> None:
@@ -93,7 +94,7 @@ def test_the_parts_of_a_choice_are_the_choice() -> None:
         found: list[Piece] = []
         writer = ChoiceWriter(ByteTokenizer().decode, [], stops, found.append, in_pieces=in_pieces)
         going = all(writer.token(TokenResult(byte)) for byte in "héllo wörld".encode())
-        writer.ended("length" if going else "stop")
+        writer.end("length" if going else "stop")
         return found
 
     for stops in ([], ["wö"], ["ö", "zz"], ["d!"]):

@@ -36,7 +36,7 @@ class Recorder:
         self.new.append(result)
         return len(self.new) < self.most
 
-    def ended(self, ending: TextEnding) -> None:
+    def end(self, ending: TextEnding) -> None:
         assert self.ending is None, "a text ends once"
         self.ending = ending
 
@@ -150,7 +150,7 @@ def test_the_room_is_never_exceeded_and_comes_back(passes: ModelPasses) -> None:
     while engine.step():
         most = max(most, len(engine._reading) + len(engine._running))
     assert most == 600 // 159 and all(len(one.tokens) == 60 for one in recorders)
-    assert passes.room.spans.free == 600 and passes.room.pool.data_ptr() == address
+    assert passes.room.spans.num_free == 600 and passes.room.pool.data_ptr() == address
 
 
 def test_short_texts_do_not_overtake_a_long_one(passes: ModelPasses) -> None:
@@ -175,7 +175,7 @@ def test_a_cancelled_text_frees_its_room_wherever_it_is(passes: ModelPasses) -> 
     for text in texts:
         engine.cancel(text)
         engine.cancel(text)
-    assert passes.room.spans.free == 600 and not engine.step()
+    assert passes.room.spans.num_free == 600 and not engine.step()
     assert [text.listener.ending for text in texts] == ["cancelled"] * 4
 
 
@@ -227,7 +227,7 @@ def test_spans_do_not_overlap_and_join_when_they_come_back() -> None:
     one, two, three = (spans.take(3) for _ in range(3))
     assert (one, two, three) == (RoomSpan(0, 3), RoomSpan(3, 3), RoomSpan(6, 3)) and spans.take(2) is None
     spans.give_back(one)
-    assert spans.take(4) is None and spans.free == 4
+    assert spans.take(4) is None and spans.num_free == 4
     spans.give_back(two)
     assert spans.take(6) == RoomSpan(0, 6) and spans.take(1) == RoomSpan(9, 1)
 

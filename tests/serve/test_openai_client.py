@@ -181,7 +181,7 @@ def test_thoughts_are_split_in_a_stream_a_whole_answer_and_this_process_alike(se
     found = [one["message"] for one in split.post("/v1/chat/completions", json=asked).json()["choices"]]
     pairs = [(one.get("reasoning_content", ""), one["content"]) for one in found]
     raw = [one["message"]["content"] for one in plain.post("/v1/chat/completions", json=asked).json()["choices"]]
-    assert pairs == [ThoughtSplit(is_open=is_open).whole(text) for text in raw]
+    assert pairs == [ThoughtSplit(is_open=is_open).add_last(text) for text in raw]
     assert sum(bool(thought and said) for thought, said in pairs) > 2, "some think and speak"
     texts = [["", ""] for _ in pairs]
     for line in split.post("/v1/chat/completions", json=asked | {"stream": True}).text.splitlines():

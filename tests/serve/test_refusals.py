@@ -233,7 +233,7 @@ class _Slow:
     def token(self, result: Any) -> bool:
         return self.may_go_on.wait(60)
 
-    def ended(self, ending: Any) -> None:
+    def end(self, ending: Any) -> None:
         self.have_ended.release()
 
 

@@ -69,7 +69,7 @@ def test_rules_change_scores_as_the_processors_of_transformers(name: str, folder
         with torch.no_grad():
             raw_V = model(torch.tensor([given])).logits[0, -1].float()
         kept = raw_V.clone()
-        torch.testing.assert_close(ruled.applied(raw_V), scores_1V[0], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(ruled.apply(raw_V), scores_1V[0], atol=1e-4, rtol=1e-4)
         assert torch.equal(raw_V, kept)
         ruled.add(chosen_token)
         given = [*given, chosen_token]
@@ -80,10 +80,10 @@ def test_rules_change_scores_as_the_processors_of_transformers(name: str, folder
 def test_presence_counts_once_and_frequency_each_time_in_what_was_written() -> None:
     ruled = RuledText(TokenRules(frequency_penalty=0.5, presence_penalty=0.2), [1, 1, 2], ())
     scores_V = torch.zeros(5)
-    assert torch.equal(ruled.applied(scores_V), scores_V), "the prompt does not count"
+    assert torch.equal(ruled.apply(scores_V), scores_V), "the prompt does not count"
     for token in (3, 3, 4, 2):
         ruled.add(token)
-    assert ruled.applied(scores_V).tolist() == pytest.approx([0, 0, -0.7, -1.2, -0.7])
+    assert ruled.apply(scores_V).tolist() == pytest.approx([0, 0, -0.7, -1.2, -0.7])
 
 
 @pytest.mark.parametrize("sent", [

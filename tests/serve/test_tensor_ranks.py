@@ -48,7 +48,7 @@ class _Listener:
         self.tokens.append(result.token)
         return True
 
-    def ended(self, ending: TextEnding) -> None:
+    def end(self, ending: TextEnding) -> None:
         self.ending = ending
 
 

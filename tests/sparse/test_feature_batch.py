@@ -46,17 +46,12 @@ def batch(index: int = 0, deduped: bool = True, count: int = 8) -> FeatureBatch:
 
 
 def everything(found: FeatureBatch) -> dict[str, list]:
-    whole = found.expanded()
+    whole = found.expand()
     features = {name: lists(rows) for name, rows in whole.features.items()}
     labels = {name: label.tolist() for name, label in whole.labels.items()}
-    return {
-        "keys": [*whole.keys],
-        "session": [] if whole.session_B is None else whole.session_B.tolist(),
-        "weight": whole.weight_B.tolist(),
-        "dense": whole.dense_BF.tolist(),
-        **features,
-        **labels,
-    }
+    session = [] if whole.session_B is None else whole.session_B.tolist()
+    return {"keys": [*whole.keys], "session": session, "weight": whole.weight_B.tolist(),
+            "dense": whole.dense_BF.tolist(), **features, **labels}  # fmt: skip
 
 
 def test_it_is_a_batch_with_keys_of_its_ids():
@@ -79,9 +74,9 @@ def test_parts_are_the_samples_in_order_and_each_holds_only_its_own_unique_rows(
         assert piece.groups["user"].num_unique == len({one // 3 for one in piece.ids_B.tolist()})
 
 
-def test_deduplicated_and_plain_batches_are_the_same_samples():
-    assert everything(batch()) == everything(batch(deduped=False))
-    assert batch().groups["user"].num_unique == 3 and not batch().expanded().groups
+def test_deduplicated_plain_and_selected_batches_are_the_same_samples():
+    assert everything(batch()) == everything(batch(deduped=False)) == everything(batch().select(torch.arange(8)))
+    assert batch().groups["user"].num_unique == 3 and not batch().expand().groups
 
 
 def test_an_empty_batch_is_cut_into_itself():
@@ -99,7 +94,7 @@ def test_moving_changes_every_tensor_and_no_sample():
 
 
 def test_a_skipped_sample_weighs_nothing():
-    left = Skip(samples=["6", "3", "100"]).left(batch())
+    left = Skip(samples=["6", "3", "100"]).zero_weights(batch())
     assert isinstance(left, FeatureBatch) and left.weight_B.tolist() == [1, 1, 1, 0, 1, 1, 0, 1]
     assert everything(replace(left, weight_B=torch.ones(8))) == everything(batch())
 
@@ -161,7 +156,7 @@ class Sums(nn.Module):
 class Clicked:
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         assert isinstance(batch, FeatureBatch)
-        features = batch.expanded().features
+        features = batch.expand().features
         rows = [torch.repeat_interleave(torch.arange(len(batch)), one.lengths_B) for one in features.values()]
         values = torch.cat([one.values_N for one in features.values()])
         inputs = {"values_N": values, "rows_N": torch.cat(rows), "dense_BF": batch.dense_BF}

@@ -33,7 +33,7 @@ def test_they_come_back(file):
     features, groups = read_features(file)
     assert [*features] == ["item"] and [*groups] == ["user"]
     assert lists(features["item"]) == lists(ITEM["item"]) and features["item"].weights_N.tolist() == [0.5, 1, 2, 4]
-    assert {name: lists(rows) for name, rows in groups["user"].expanded().items()} == {
+    assert {name: lists(rows) for name, rows in groups["user"].expand().items()} == {
         name: lists(rows) for name, rows in USER.items()
     }
 

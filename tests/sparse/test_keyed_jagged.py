@@ -96,7 +96,7 @@ def test_all_come_back_as_they_were_also_from_int32_and_keys_in_another_order():
         "history": ["history", "country"],
         "city": ["city"],
     }
-    expanded = {name: lists(rows) for group in found.values() for name, rows in group.expanded().items()}
+    expanded = {name: lists(rows) for group in found.values() for name, rows in group.expand().items()}
     assert expanded == {name: lists(rows) for name, rows in {**USER, **OTHER}.items()}
     assert found["city"].features["city"].values_N.dtype == torch.int64
 
@@ -120,7 +120,7 @@ def test_keys_with_equal_inverses_and_other_numbers_of_rows_are_groups_of_their_
     inverse = torch.tensor([[0, 0, 1], [0, 0, 1]])
     made = KeyedStandIn(["a", "b"], torch.arange(5), None, torch.ones(5).long(), [[3], [2]], (["a", "b"], inverse))
     _, found = from_keyed_jagged(made.read())
-    expanded = [lists(rows) for group in found.values() for rows in group.expanded().values()]
+    expanded = [lists(rows) for group in found.values() for rows in group.expand().values()]
     assert [*found] == ["a", "b"] and expanded == [[[0], [0], [1]], [[3], [3], [4]]]
 
 

@@ -25,7 +25,7 @@ def features(pairs):
 @given(pairs=PAIRS)
 def test_expanded_is_the_input_and_each_distinct_row_or_run_of_them_is_stored_once_in_order(clustered, pairs):
     found = deduplicate(features(pairs), {"both": ["a", "b"]}, clustered=clustered)["both"]
-    assert [*zip(*map(lists, found.expanded().values()), strict=True)] == pairs
+    assert [*zip(*map(lists, found.expand().values()), strict=True)] == pairs
     runs = [pair for place, pair in enumerate(pairs) if not place or pairs[place - 1] != pair]
     assert [*zip(*map(lists, found.features.values()), strict=True)] == (runs if clustered else distinct(pairs))
 
@@ -94,7 +94,7 @@ EDGES = {"one sample": [([1], [])], "all equal": [([1, 2], [3])] * 5, "no sample
 def test_edges(name, clustered):
     pairs = EDGES[name]
     found = deduplicate(features(pairs), {"both": ["a", "b"]}, clustered=clustered)["both"]
-    assert [*zip(*map(lists, found.expanded().values()), strict=True)] == pairs
+    assert [*zip(*map(lists, found.expand().values()), strict=True)] == pairs
     assert len(found) == len(pairs) and found.num_unique == len(distinct(pairs))
     found.require_valid()
 
@@ -124,7 +124,7 @@ def test_weights_must_be_equal_too_bit_by_bit():
     weights = torch.tensor([1.0, 1.0, 0.0, -0.0, nan, nan])
     found = deduplicate({"a": Jagged(torch.zeros(6, dtype=torch.int64), lengths, weights)}, {"a": ["a"]})["a"]
     assert found.inverse_B.tolist() == [0, 0, 1, 2, 3, 3]
-    assert torch.equal(found.expanded()["a"].weights_N.view(torch.int32), weights.view(torch.int32))
+    assert torch.equal(found.expand()["a"].weights_N.view(torch.int32), weights.view(torch.int32))
 
 
 def test_each_group_has_its_own_inverse_and_other_features_are_left_out():
@@ -139,7 +139,7 @@ def test_each_group_has_its_own_inverse_and_other_features_are_left_out():
 def test_a_cut_group_is_exact_and_holds_only_the_rows_that_it_uses(pairs, data):
     begin, end = sorted((data.draw(st.integers(0, len(pairs))), data.draw(st.integers(0, len(pairs)))))
     found = deduplicate(features(pairs), {"both": ["a", "b"]})["both"].rows(begin, end)
-    assert [*zip(*map(lists, found.expanded().values()), strict=True)] == pairs[begin:end]
+    assert [*zip(*map(lists, found.expand().values()), strict=True)] == pairs[begin:end]
     assert found.num_unique == len(distinct(pairs[begin:end])) and len(found) == end - begin
 
 

@@ -28,7 +28,7 @@ def merged(rows):
 @given(ROWS)
 def test_the_rows_come_back_and_the_buffer_holds_each_longest_overlap_once(rows):
     found = to_windows(jagged(rows))
-    assert lists(found.jagged()) == rows
+    assert lists(found.to_jagged()) == rows
     assert found.buffer_K.tolist() == merged(rows)
 
 
@@ -38,7 +38,7 @@ def test_colliding_hashes_store_more_and_change_nothing(rows):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(windowed_rows, "mix64_", torch.zero_)  # all slices have the hash 0
         found = to_windows(jagged(rows))
-    assert lists(found.jagged()) == rows
+    assert lists(found.to_jagged()) == rows
 
 
 def test_a_history_that_shifts_by_one_stores_one_value_a_sample():
@@ -47,7 +47,7 @@ def test_a_history_that_shifts_by_one_stores_one_value_a_sample():
     found = to_windows(jagged(rows))
     assert found.buffer_K.tolist() == clicks and found.starts_B.tolist() == [max(0, end - 48) for end in range(201)]
     assert found.stored_over_read == 200 / sum(map(len, rows))
-    assert lists(found.jagged()) == rows
+    assert lists(found.to_jagged()) == rows
 
 
 def test_long_rows_overlap_whatever_their_place():
@@ -58,7 +58,7 @@ def test_long_rows_overlap_whatever_their_place():
 
 def test_nothing_is_stored_of_no_rows_and_of_empty_ones():
     assert to_windows(jagged([])).stored_over_read == 1
-    assert lists(to_windows(jagged([[], []])).jagged()) == [[], []]
+    assert lists(to_windows(jagged([[], []])).to_jagged()) == [[], []]
 
 
 def test_weights_and_negative_lengths_are_refused():

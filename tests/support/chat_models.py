@@ -4,11 +4,11 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-from nemo_vfm.core.network.chat import Said
+from nemo_vfm.core.network.chat import ChatAnswer
 
 
-def said(text: str, ending: str = "success", tokens_in: int = 10, tokens_out: int = 5) -> Said:
-    return Said(text, ending, "made", "r1", tokens_in, tokens_out, 0.0)
+def said(text: str, ending: str = "success", tokens_in: int = 10, tokens_out: int = 5) -> ChatAnswer:
+    return ChatAnswer(text, ending, "made", "r1", tokens_in, tokens_out, 0.0)
 
 
 class MadeChat:
@@ -20,7 +20,7 @@ class MadeChat:
         name: part of the identity.
     """
 
-    def __init__(self, script=None, always: Callable[[str], Said] | None = None, name: str = "made") -> None:
+    def __init__(self, script=None, always: Callable[[str], ChatAnswer] | None = None, name: str = "made") -> None:
         self.script: dict[str, Iterator[object]] = {text: iter(orders) for text, orders in (script or {}).items()}
         self.always, self.name, self.longest = always, name, 50
         self.asked: dict[str, int] = defaultdict(int)
@@ -39,7 +39,7 @@ class MadeChat:
     def longest_answer_tokens(self) -> int:
         return self.longest
 
-    def say(self, messages) -> Said:
+    def say(self, messages) -> ChatAnswer:
         text = messages[-1]["content"]
         with self._lock:
             self.asked[text] += 1

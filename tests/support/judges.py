@@ -11,7 +11,7 @@ class Brightest:
     def columns(self):
         return ("brightest",)
 
-    def wanted(self, num_frames, fps):
+    def frame_indices(self, num_frames, fps):
         return [0, num_frames - 1]
 
     def load(self):

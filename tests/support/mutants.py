@@ -140,8 +140,10 @@ def _run(tests: list[str], folder: Path, marks: str) -> str | None:
         return "it does not end"
     if done.returncode in (0, 5):  # all pass, or no test is there
         return None
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return failed[0] if failed else f"status {done.returncode}: {done.stdout[-300:]}"
+    said = done.stdout + done.stderr  # a conftest that cannot be imported is named in stderr, with status 4
+    failed = [line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR ", "ImportError while loading"))]
+    assert failed or done.returncode != 4, f"pytest did not understand what it was asked for: {said}"
+    return failed[0] if failed else f"status {done.returncode}: {said[-300:]}"
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ _IMPORTED = (
     # What these import when they run: the 650 modules of a training took a third of its time.
     "nemo_vfm.cli.verbs.run", "nemo_vfm.config.slot_fit", "nemo_vfm.runtime.run_folder",
     "nemo_vfm.runtime.checks.meta_build", "nemo_vfm.runtime.checks.built_networks", "nemo_vfm.config.recipe_check",
-    "nemo_vfm.runtime.checks.part_compatibility", "nemo_vfm.runtime.checks.unread_names", "nemo_vfm.train.run_training",
+    "nemo_vfm.runtime.checks.part_compatibility", "nemo_vfm.train.state.data_position", "nemo_vfm.train.member_use",
     "nemo_vfm.data.sources.shard_data", "nemo_vfm.data.loader.opened_samples", "nemo_vfm.data.shards.shard_paths",
     "nemo_vfm.data.loader.lightning_data", "nemo_vfm.parallel.engine.model_start", "nemo_vfm.train.trainer",
     "nemo_vfm.parallel.engine.torch_start", "nemo_vfm.parallel.engine.weight_updater", "nemo_vfm.perf.flops",

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import current_process
+from multiprocessing import Pipe, current_process
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -62,10 +62,11 @@ class _Copy(preloaded.Child):
 
 
 class _Copies(rank_pool.Pool):
-    def _begin_process(self, pipe: Connection) -> _Copy:
-        key = bytes(current_process().authkey)  # by which processes of one family send each other tensors
-        code = f"from {__name__} import serve; serve({pipe.fileno()}, {key!r})"
-        return _Copy([sys.executable, "-c", code], pass_fds=[pipe.fileno()], cwd=preloaded.ROOT)
+    def _begin(self) -> tuple[_Copy, Connection]:
+        (ours, theirs), key = Pipe(), bytes(current_process().authkey)  # by which one family send each other tensors
+        code = f"from {__name__} import serve; serve({theirs.fileno()}, {key!r})"
+        with theirs:
+            return _Copy([sys.executable, "-c", code], pass_fds=[theirs.fileno()], cwd=preloaded.ROOT), ours
 
 
 def serve(fd: int, key: bytes) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_vfm.cli.main import main
-from nemo_vfm.config import Composed, build, check, compose, trust_list
+from nemo_vfm.config import ComposedRecipe, build, check, compose, trust_list
 from tests.support import preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ class Kitchen:
         path.write_bytes(text.replace("@", PARTS).encode())
         return path
 
-    def compose(self, text: str, *overrides: str) -> Composed:
+    def compose(self, text: str, *overrides: str) -> ComposedRecipe:
         return compose(self.write("recipe.yaml", text), [word.replace("@", PARTS) for word in overrides])
 
     def problems(self, text: str, *overrides: str) -> str:

@@ -110,6 +110,11 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         Figure(r"from about ([\d.]+)", lambda folder: mean(_column(folder, "loss")[:16]), near(0.2)),
         Figure(r"to below ([\d.]+)", lambda folder: mean(_column(folder, "loss")[-64:]), operator.lt),
     ),
+    "recipes/llm/distil_stories.yaml": (
+        Figure(r"perplexity ([\d.]+)", metric("val_perplexity"), near(0.03)),
+        Figure(r"stories, ([\d.]+)", lambda folder: _column(folder / "alone", "val_perplexity")[-1], near(0.04)),
+        Figure(r"and ([\d.]+)", lambda folder: _column(folder / "teacher", "val_perplexity")[-1], near(0.02)),
+    ),
     "recipes/llm/stories.yaml": (
         Figure(r"perplexity ([\d.]+)", lambda folder: math.exp(metric("val_loss")(folder)), near(0.02)),
         Figure(r"([\d.]+) is the lower bound", _grammars_perplexity, near(0.01)),

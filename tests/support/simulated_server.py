@@ -94,7 +94,7 @@ class SimulatedServer:
             return
         if what == "refused":
             self.refused += 1
-            limit.refused(ticket, self.now_s, self.retry_after_s)
+            limit.record_refusal(ticket, self.now_s, self.retry_after_s)
         elif self._leave(ticket):
             self._count(what, limit, ticket)
 
@@ -112,7 +112,7 @@ class SimulatedServer:
 
     def _count(self, what: str, limit: ConcurrencyLimit, ticket: Ticket) -> None:
         if what == "answered":
-            limit.answered(ticket, self.now_s)
+            limit.record_answer(ticket, self.now_s)
             self.answered += 1
             self.limits.append(limit.limit)
         else:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher.render.containers import environment_folder
 from launcher.render.job import SlurmJob
-from launcher.render.profile import Profile
+from launcher.render.profile import ProfileSettings
 from launcher.render.script import script
 from launcher.request.cluster import Apptainer, Local, Pyxis, Slurm
 from nemo_vfm.config import Roots, ingredient, trust_list
@@ -119,7 +119,7 @@ def golden_jobs() -> Mapping[str, SlurmJob]:
     shares = tuple(("run_dir=/lustre/video/runs/dit/shards/" + str(n), f"shard={n}/4") for n in range(4))
     return {
         **jobs, "cpu_slurm": curation, "array": replace(curation, array=4, task_words=shares), "sweep": _sweep(),
-        "profile": replace(_training("dgx_h100"), profile=Profile(ranks=(0, 8))),
+        "profile": replace(_training("dgx_h100"), profile=ProfileSettings(ranks=(0, 8))),
         "ray": replace(curation, nodes=4, ray=True), "heterogeneous": mixed, "setup": _with_setup(),
     }  # fmt: skip
 

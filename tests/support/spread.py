@@ -47,7 +47,7 @@ class Together:
             raise ValueError(f"the plan is for {self.num} devices (shard {self.num}), but there are {num_ranks}")
 
     def run(self, run: Run) -> Outcome:
-        from nemo_vfm.parallel.ranks.process_group import everyone_says, greatest, now
+        from nemo_vfm.parallel.ranks.process_group import all_reduce_max, everyone_says, now
 
         file = run.folder / "count"
         first = int(everyone_says(str(len(file.read_text().splitlines()) if file.is_file() else 0))[0])
@@ -57,7 +57,7 @@ class Together:
                 now(f"prepares step {step}")
                 self._happen(run.folder, step)
                 now(f"adds up step {step}")
-                _, flag = greatest(float(step), float(preemption.pending_signal() is not None))
+                _, flag = all_reduce_max(float(step), float(preemption.pending_signal() is not None))
                 if ranks.is_first():
                     with file.open("a") as opened:
                         opened.write(f"{step}\n")

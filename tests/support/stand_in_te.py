@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.parallel.fp8.fp8_product import emulated_product
-from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Quantised, quantise, quantise_by
+from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Fp8Tensor, quantise, quantise_by
 
 
 class Stored:
     """A quantised tensor, by row and turned, as far as it is kept."""
 
-    def __init__(self, by_row: Quantised | None, turned: Quantised | None) -> None:
+    def __init__(self, by_row: Fp8Tensor | None, turned: Fp8Tensor | None) -> None:
         self.by_row, self.turned = by_row, turned
 
     def update_usage(self, *, rowwise_usage: bool, columnwise_usage: bool) -> None:
@@ -43,7 +43,7 @@ class Quantizer:
             assert self.amax is not None
             self.amax.copy_(x.abs().max())
             first = quantise_by(x, self.factor[0], self.dtype)
-            return Stored(first, Quantised(first.elements.T, first.scale) if self.columnwise else None)
+            return Stored(first, Fp8Tensor(first.elements.T, first.scale) if self.columnwise else None)
         first, second = (quantise(one, self.kind, self.dtype, pow2=self.pow2) for one in (x, x.T.contiguous()))  # type: ignore[arg-type]
         return Stored(first, second if self.columnwise else None)
 
@@ -79,7 +79,7 @@ def prepare_for_saving(*kept: Any) -> tuple[list[Tensor | None], list[Any]]:
 def restore_from_func_ctx(ctx: Any) -> list[Any]:
     found, saved = [], list(ctx.saved_tensors)
     for one in ctx.tensor_objects:
-        found.append(saved.pop(0) if one is None else Stored(None, Quantised(saved.pop(0), saved.pop(0))))
+        found.append(saved.pop(0) if one is None else Stored(None, Fp8Tensor(saved.pop(0), saved.pop(0))))
     ctx.tensor_objects = None
     return found
 

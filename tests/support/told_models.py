@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_vfm.config import build, compose
-from nemo_vfm.core.network.chat import Said
+from nemo_vfm.core.network.chat import ChatAnswer
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.embedded.embedded_responder import EmbeddedResponder
@@ -29,11 +29,11 @@ class ToldModel(EmbeddedResponder):
         self._tell, self._lock = tell, threading.Lock()
         self.asked: list[list[Json]] = []
 
-    def say(self, messages: Sequence[Json]) -> Said:
+    def say(self, messages: Sequence[Json]) -> ChatAnswer:
         with self._lock:
             self.asked.append(list(messages))
         text = self._tell(messages)
-        return super().say(messages) if text is None else Said(text, "success", self.name, "", 1, 1, 0.0)
+        return super().say(messages) if text is None else ChatAnswer(text, "success", self.name, "", 1, 1, 0.0)
 
 
 def ran(folder: Path, recipe: str, *changes: str, generator: Any = None, **models: Any) -> list[dict[str, Any]]:

@@ -305,7 +305,7 @@ def compared(name: str, folder: Path) -> Compared:
     model = build_model(job.model, 0).eval()
     load_pretrained(model, folder)
     clips = [pixels(name)] * len(prompts) if one.given[0] else None
-    given = job.pipeline.given(clips, [("parity", text, 0) for text in prompts], size, seed=3)
+    given = job.pipeline.encode_given(clips, [("parity", text, 0) for text in prompts], size, seed=3)
     ours = job.pipeline.latents(model, prompts, start, fps=job.fps, given=given)
-    known = None if given is None else job.pipeline.frame_conditioning.known(given)
+    known = None if given is None else job.pipeline.frame_conditioning.given_mask(given)
     return Compared(drawn(name, folder, start, prompts), ours, 0 if known is None else int(known[0].sum()))

@@ -25,7 +25,7 @@ from nemo_vfm.models.text_encoder import HashedNgrams
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.engine.inference_model import SamplingRanks
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
-from nemo_vfm.synth.prompts import CaptionPrompts, DemoPrompts, Prompt, PromptList
+from nemo_vfm.synth.prompts import CaptionPrompts, DemoPrompts, PromptList, VideoPrompt
 from nemo_vfm.synth.sample_videos import Sample
 
 TEXTS = ["a red circle moving left", "a blue square moving up", "a green cross"]
@@ -125,7 +125,7 @@ def test_each_video_begins_with_the_frames_of_its_own_prompt(tmp_path: Path) -> 
 
     one, given = job(), {"a": "red", "b": None, "c": "blue"}
     one.pipeline = Noting()  # type: ignore[assignment]
-    prompts = [Prompt(text, given=colour and tmp_path / f"{colour}.png") for text, colour in given.items()]
+    prompts = [VideoPrompt(text, given=colour and tmp_path / f"{colour}.png") for text, colour in given.items()]
     one._generate(torch.nn.Identity(), list(enumerate(prompts)), 3, SamplingRanks())
     red, nothing, blue = asked[0].given or ()
     assert asked[0].prompts == ["a", "b", "c"] and nothing is None

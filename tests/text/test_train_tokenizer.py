@@ -209,7 +209,7 @@ def test_a_share_is_another_one_with_another_seed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("lines", "error", "said"), [
     ('{"text": " "}\n', NothingKept, "no document with text"),
     ('{"text": "a"}\n' + "{\n" * 20, DataError,
-     r"^16 documents in a row up to number 17 of .*a\.jsonl are bad: not JSON$"),
+     r"^16 documents in a row up to number 17 of .*a\.jsonl are bad: not JSON; repair the file, or leave it out$"),
 ], ids=["nothing", "bad"])  # fmt: skip
 def test_nothing_to_learn_from_and_bad_documents_are_said_by_every_learner_in_the_same_words(
     kind: str, lines: str, error: type[Exception], said: str, tmp_path: Path

@@ -102,8 +102,8 @@ def go_on(data: ResumableData, at: int, then: ResumableData, seed: int = 3) -> t
     """What a resume of `then` makes of a checkpoint that `data` wrote at this step."""
     data.start(seed=3, first_batch=at)
     then.start(seed=seed, first_batch=at)
-    kept = json.loads(json.dumps(DataProgress.begun(data, 3).json(data, at)))
-    return resume(then, DataProgress.parsed(kept), at, seed)
+    kept = json.loads(json.dumps(DataProgress.begin(data, 3).json(data, at)))
+    return resume(then, DataProgress.from_json(kept), at, seed)
 
 
 def orders(data: ResumableData, seed: int = 3) -> dict[str, str]:
@@ -162,7 +162,7 @@ def test_batches_of_before_a_change_can_be_read_again_after_it(make: Make, folde
     old, weighed = make(folder, 8), {"weight": 9.0} if "weight" in inspect.signature(make).parameters else {}
     data, whole = make(folder, 4, **weighed), [batch.keys for batch in taken(old, 0, 6)]
     data.start(seed=3, first_batch=0)
-    again = data.batched(json.loads(json.dumps(old.batching())))
+    again = data.with_batching(json.loads(json.dumps(old.batching())))
     assert [batch.keys for batch in taken(again, 0, 6)] == whole != [batch.keys for batch in taken(data, 0, 6)]
 
 
@@ -173,7 +173,7 @@ def test_what_has_not_changed_gives_the_batches_of_an_unbroken_run(make: Make, f
     whole = [batch.keys for batch in taken(data, 3, 12)]
     again = make(folder, 4)
     again.start(seed=3, first_batch=8)
-    found, same = resume(again, DataProgress.parsed(reading.json(data, 8)), 8, 3)
+    found, same = resume(again, DataProgress.from_json(reading.json(data, 8)), 8, 3)
     assert [batch.keys for batch in taken(found, 8, 7)] == whole[5:]
     assert same.stretches == reading.stretches
 
@@ -225,8 +225,8 @@ def test_another_order_says_how_many_samples_come_again_and_so_many_do(folder: P
 def test_damage_in_what_a_checkpoint_says_of_the_data_is_an_error_with_a_sentence() -> None:
     for told in ({"stretches": [{}], "read": {}, "left": {}}, {"stretches": [], "read": {"a": [1]}, "left": {}}, [1]):
         with pytest.raises(CorruptCheckpoint, match="has no usable data position"):
-            DataProgress.parsed(told)
-    assert DataProgress.parsed(DataProgress((DataSegment(0, {}, {}, 1),)).json(_Nothing(), 0)).stretches[0].seed == 1  # type: ignore[arg-type]
+            DataProgress.from_json(told)
+    assert DataProgress.from_json(DataProgress((DataSegment(0, {}, {}, 1),)).json(_Nothing(), 0)).stretches[0].seed == 1  # type: ignore[arg-type]
 
 
 class _Nothing:

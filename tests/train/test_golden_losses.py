@@ -44,7 +44,7 @@ def losses(name: str) -> list[float]:
     """The training loss before each of 20 steps of AdamW in fp32 on one device, with fixed batches."""
     model, task = TRAININGS[name]
     training, _ = rehearsal_of(model, task(), partial(torch.optim.AdamW, lr=1e-3), seed=7)
-    engine = training.started(ParallelPlan())
+    engine = training.start(ParallelPlan())
     return [engine.step([training.batch(index % 4)]).loss for index in range(STEPS)]
 
 

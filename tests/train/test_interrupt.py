@@ -78,7 +78,7 @@ def state(folder: Path) -> str:
 def require_equal(folder: Path, other: Path) -> None:
     """Every metric and every saved byte."""
     assert metrics(folder) == metrics(other)
-    ours, theirs = (checkpoint.newest(one / "checkpoints") for one in (folder, other))
+    ours, theirs = (checkpoint.open_latest(one / "checkpoints") for one in (folder, other))
     assert ours is not None and theirs is not None and ours.step == theirs.step
     for group, tensors in theirs.groups.items():
         assert all(tensor.equal(ours.groups[group][name]) for name, tensor in tensors.items()), group

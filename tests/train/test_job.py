@@ -28,7 +28,6 @@ from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.data.shards.shard_folder import warn_that_none_is_held_out
 from nemo_vfm.parallel.apply.build_model import build_model
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
-from nemo_vfm.runtime.run_folder import Status
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.ema import EMA
@@ -38,7 +37,6 @@ from nemo_vfm.train.optim import Constant, Straight, WarmupCosine
 from nemo_vfm.train.phases import Phase
 from nemo_vfm.train.state.train_state import TrainState
 from tests.support import preloaded
-from tests.support.shown_run import perform
 from tests.support.slots import slots
 from tests.support.toy import ToyData, ToyModel, ToyTask
 
@@ -193,19 +191,6 @@ def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
         train("2 steps").run(Run(tmp_path / str(seed), seed=seed))
     one, two = (final(tmp_path / str(seed), 2) for seed in (1, 2))
     assert not torch.equal(one["model/net.0.weight"], two["model/net.0.weight"])
-
-
-def test_a_longer_duration_goes_on_and_equals_one_long_run(tmp_path: Path) -> None:
-    train("6 steps").run(Run(tmp_path / "two", seed=5))
-    assert resumed_steps(tmp_path / "two", seed=5) == [7, 8, 9, 10]
-    train("10 steps").run(Run(tmp_path / "one", seed=5))
-    one, two = final(tmp_path / "one", 10), final(tmp_path / "two", 10)
-    assert all(torch.equal(one[name], two[name]) for name in one)
-
-
-def test_a_finished_run_does_nothing(tmp_path: Path) -> None:
-    train("3 steps").run(Run(tmp_path))
-    assert train("3 steps").run(Run(tmp_path)).did_nothing
 
 
 def test_the_last_losses_are_figures_of_the_outcome(tmp_path: Path) -> None:
@@ -390,30 +375,6 @@ def test_nothing_is_said_of_slurm_where_it_is_installed(tmp_path: Path, monkeypa
         warnings.simplefilter("always")
         train("1 steps").run(Run(tmp_path / "run"))
     assert not [one for one in said if "srun" in str(one.message)]
-
-
-class InterruptAt(KillAt):
-    """Somebody presses Ctrl-C, which Lightning turns into `exit(1)`."""
-
-    def on_step(self, fit: TrainState) -> None:
-        if fit.step == self.step:
-            raise KeyboardInterrupt
-
-
-def test_an_interrupted_training_is_called_interrupted_and_goes_on(tmp_path: Path, capsys) -> None:
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        job = train(every_steps=4, callbacks={"stop": InterruptAt(6)})
-        assert perform(job, Run(tmp_path), Status(tmp_path)) == 130
-    finally:
-        signal.signal(signal.SIGINT, handler)  # Lightning leaves it switched off
-    assert json.loads((tmp_path / "status.json").read_text())["state"] == "interrupted"
-    assert (
-        "run the same command again to resume in" in capsys.readouterr().err
-        and not (tmp_path / "traceback.txt").exists()
-    )
-    assert resumed_steps(tmp_path, seed=0, every_steps=4) == [5, 6, 7, 8, 9, 10]
-    assert [line["step"] for line in lines(tmp_path)] == list(range(1, 11))
 
 
 def test_metrics_that_end_in_rubbish_are_cut_to_the_step_and_nothing_is_left_beside_them(tmp_path: Path) -> None:

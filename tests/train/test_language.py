@@ -99,7 +99,7 @@ def test_texts_are_previewed_when_due_of_the_averaged_weights_and_as_long_as_the
         texts[name] = json.loads((tmp_path / name / "samples/step-00000002.json").read_text())["texts"]
         assert [one["prompt"] for one in texts[name]] == common["prompts"] and model.training
     for name, most in (("short", 3), ("likeliest", 128)):
-        with ema.applied(model):
+        with ema.apply_to(model):
             tokens = generate(model.eval(), [(*b"One ",)], max_new=most, choice=end, seeds=[0], stop=frozenset([256]))
         text = ByteTokenizer().decode(tokens[0])
         assert texts[name][0]["text"] == text, "with zeros for a head, all would be byte 0"

@@ -27,9 +27,9 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.loader.lightning_batches import LightningBatches
 from nemo_vfm.train.callbacks.validation import Validate
+from nemo_vfm.train.job import start
 from nemo_vfm.train.module import TrainModule
 from nemo_vfm.train.optim import Constant, Straight
-from nemo_vfm.train.run_training import start
 from tests.support import preloaded, tiny_training
 from tests.support.tiny_training import command, metrics
 from tests.support.toy import ToyData

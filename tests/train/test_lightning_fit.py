@@ -13,7 +13,6 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
-from lightning.pytorch.demos.boring_classes import BoringDataModule, BoringModel
 from torch.utils.data import DataLoader, Dataset
 
 from nemo_vfm.cli.main import main
@@ -152,11 +151,11 @@ def test_validation_every_so_many_batches_crosses_epochs_where_no_epoch_is_named
 
 
 def test_an_option_that_says_no_or_none_is_one_and_the_others_are_lightnings_own() -> None:
-    given = TrainerOptions(max_epochs=1, num_sanity_val_steps=0, limit_val_batches=0.0, benchmark=False).given()
+    given = TrainerOptions(max_epochs=1, num_sanity_val_steps=0, limit_val_batches=0.0, benchmark=False).as_kwargs()
     said = {"max_epochs": 1, "num_sanity_val_steps": 0, "limit_val_batches": 0.0, "benchmark": False}
     assert given == {**said, "check_val_every_n_epoch": 1}
     every = dict.fromkeys(signature(TrainerOptions).parameters, 1)
-    assert TrainerOptions(**every).given() == every  # type: ignore[arg-type]
+    assert TrainerOptions(**every).as_kwargs() == every  # type: ignore[arg-type]
 
 
 def require_resumed(folder: Path, whole: Path, batches: int, **more: Any) -> None:
@@ -171,39 +170,9 @@ def newest_step(folder: Path) -> int:
     return max(int(path.stem.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-*.ckpt"))
 
 
-@pytest.mark.slow
-def test_killed_in_an_epoch_it_resumes_at_the_checkpoint_before_and_gives_the_same_bits(
-    tmp_path: Path, whole: Path
-) -> None:
-    code = f"""
-from pathlib import Path
-from nemo_vfm.core.types.job import Run
-from tests.train.test_lightning_fit import job
-job(11, {int(signal.SIGKILL)}).run(Run(Path({str(tmp_path)!r}), seed=3))
-"""
-    killed = preloaded.run([sys.executable, "-c", code])
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert newest_step(tmp_path) == 8
-    require_resumed(tmp_path, whole, 8)
-
-
 def test_another_seed_gives_other_weights(tmp_path: Path, whole: Path) -> None:
     job().run(Run(tmp_path, seed=4))
     assert not torch.equal(weights(tmp_path)["net.0.weight"], weights(whole)["net.0.weight"])
-
-
-@pytest.mark.slow  # killed and resumed
-def test_lightnings_demonstration_is_killed_and_resumed_too(tmp_path: Path) -> None:
-    demo = {"module": BoringModel, "data": BoringDataModule, "callbacks": {}, "trainer": {"max_epochs": 2}}
-    job(**demo).run(Run(tmp_path / "whole", seed=3))
-    with listen_for_signals(), pytest.raises(Preempted):
-        job(**demo | {"callbacks": {"end": partial(EndAt, 70, signal.SIGUSR1, [])}}).run(Run(tmp_path / "two", seed=3))
-    assert newest_step(tmp_path / "two") == 70
-    taken = list[int]()
-    again = {"callbacks": {"end": partial(EndAt, 0, signal.SIGUSR1, taken)}}
-    job(**demo | again).run(Run(tmp_path / "two", seed=3, resume=True))
-    assert taken == [*range(71, 129)] and lines(tmp_path / "two")[-1][0] == 128
-    require_same(tmp_path / "two", tmp_path / "whole")
 
 
 def test_lightnings_own_checkpoints_lie_beside_ours(tmp_path: Path) -> None:

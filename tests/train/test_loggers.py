@@ -234,20 +234,18 @@ KEYS = (
 
 
 @pytest.mark.parametrize("text", KEYS)
-@pytest.mark.parametrize("argument", ["project", "name", "entity", "tags"])
-def test_wandb_refuses_keys_in_a_recipe(monkeypatch: pytest.MonkeyPatch, text: str, argument: str) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", "the-key-of-mine")
-    with pytest.raises(ValueError, match="WANDB_API_KEY") as error:
-        WeightsAndBiases(**{argument: [text] if argument == "tags" else text})  # type: ignore[arg-type]
+@pytest.mark.parametrize(("kind", "variable", "argument"), [
+    *((WeightsAndBiases, "WANDB_API_KEY", argument) for argument in ("project", "name", "entity", "tags")),
+    *((MLflow, "MLFLOW_TRACKING_TOKEN", argument) for argument in ("experiment", "name", "tags")),
+])  # fmt: skip
+def test_trackers_refuse_keys_in_a_recipe(
+    monkeypatch: pytest.MonkeyPatch, text: str, kind: type, variable: str, argument: str
+) -> None:
+    monkeypatch.setenv(variable, "the-key-of-mine")
+    tags = [text] if kind is WeightsAndBiases else {"a": text}
+    with pytest.raises(ValueError, match=variable) as error:
+        kind(**{argument: tags if argument == "tags" else text})
     assert text not in str(error.value) and "hunter22" not in str(error.value)
-
-
-@pytest.mark.parametrize("text", KEYS)
-@pytest.mark.parametrize("argument", ["experiment", "name", "tags"])
-def test_mlflow_refuses_keys_in_a_recipe(monkeypatch: pytest.MonkeyPatch, text: str, argument: str) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "the-key-of-mine")
-    with pytest.raises(ValueError, match="MLFLOW_TRACKING_TOKEN"):
-        MLflow(**{argument: {"a": text} if argument == "tags" else text})  # type: ignore[arg-type]
 
 
 NAMES = (

@@ -34,7 +34,7 @@ def test_the_average_follows_its_formula_and_swaps_in_and_out() -> None:
         model.net[0].weight.add_(1.0)
     ema.update(model, step=100)  # (1 + 100) / (10 + 100) is above 0.5, so the decay is 0.5
     assert torch.allclose(ema.weights["net.0.weight"], start + 0.5)
-    with ema.applied(model):
+    with ema.apply_to(model):
         assert torch.allclose(model.net[0].weight, start + 0.5)
     assert torch.allclose(model.net[0].weight, start + 1.0)
 
@@ -60,7 +60,7 @@ def test_an_average_of_bf16_moves_by_steps_that_bf16_cannot_hold() -> None:
     for _ in range(1000):
         ema.update(model, step=10**6)
     assert float(ema.weights["weight"].mean()) == pytest.approx(1 - 0.999**1000, rel=1e-3)
-    with ema.applied(model):
+    with ema.apply_to(model):
         assert model.weight.dtype == torch.bfloat16
         assert float(model.weight.mean()) == pytest.approx(1 - 0.999**1000, rel=2**-8)
     assert torch.equal(model.weight, torch.ones(2, 2).bfloat16())

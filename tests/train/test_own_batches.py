@@ -147,7 +147,7 @@ def test_microbatches_and_a_lightning_data_module_give_the_same_losses(tmp_path:
 
 
 def test_a_left_out_sample_weighs_nothing() -> None:
-    skipped = Skip(samples=["0-3"]).left(clicks(0))
+    skipped = Skip(samples=["0-3"]).zero_weights(clicks(0))
     assert isinstance(skipped, Clicks) and skipped.weight_B.tolist() == [1, 1, 1, 0, 1, 1, 1, 1]
 
 

@@ -143,6 +143,6 @@ def test_one_command_goes_through_phases_on_one_and_two_devices_and_all_is_as_on
     ours, theirs = metrics(tmp_path / "run"), metrics(tmp_path / "alone")
     assert [line["step"] for line in ours] == [1, 2, 3, 4]
     assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], rel=1e-5)
-    saved = checkpoint.newest(tmp_path / "run/checkpoints")
+    saved = checkpoint.open_latest(tmp_path / "run/checkpoints")
     assert saved is not None and saved.step == 4
     assert len(list((tmp_path / "run/ranks").iterdir())) == 1, "the second phase had a second rank"

@@ -51,16 +51,18 @@ def test_a_block_heeds_signals_also_after_one_inside_it_has_ended(number, kind, 
         os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_ends_it_with_a_checkpoint_and_75_and_what_follows_is_as_if_undisturbed(
-    tmp_path: Path, number: signal.Signals, capsys
+@pytest.mark.parametrize(("number", "status", "called"), [
+    (signal.SIGTERM, 75, "preempted"), (signal.SIGUSR1, 75, "preempted"), (signal.SIGINT, 130, "interrupted"),
+])  # fmt: skip
+def test_a_signal_ends_it_with_a_checkpoint_and_a_status_and_what_follows_is_as_if_undisturbed(
+    tmp_path: Path, number: signal.Signals, status: int, called: str, capsys
 ) -> None:
     train().run(Run(tmp_path / "whole", seed=3))
     folder = tmp_path / "run"
     folder.mkdir()
     with listen_for_signals():
-        assert perform(train(callbacks={"ask": Asks(5, number=number)}), Run(folder, seed=3), Status(folder)) == 75
-    assert state(folder) == "preempted" and "run the same command again to resume in" in capsys.readouterr().err
+        assert perform(train(callbacks={"ask": Asks(5, number=number)}), Run(folder, seed=3), Status(folder)) == status
+    assert state(folder) == called and "run the same command again to resume in" in capsys.readouterr().err
     assert (folder / "checkpoints/step-00000006").is_dir() and len(lines(folder)) == 6
     assert resumed_steps(folder) == [7, 8, 9, 10]
     whole, resumed = final(tmp_path / "whole", 10), final(folder, 10)

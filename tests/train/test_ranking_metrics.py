@@ -96,16 +96,16 @@ def test_groups_are_a_feature_of_one_id_or_sessions_that_are_known(two: Path) ->
     task = Click(labels=ONE)
     prepared = task.prepare(batch, seed=0, training=False)
     prepared.tags.update(task.scores(torch.zeros(BATCH, 1), prepared))
-    item, user = (task.grouped(prepared, name)[""] for name in ("item", "user"))
+    item, user = (task.group_scores(prepared, name)[""] for name in ("item", "user"))
     assert item["group"].tolist() == [*rows.values_N.tolist(), 0, 0] and user["group"].tolist() == [8] * 9 + [9] * 7
     assert item["weight"].tolist() == [*batch.weight_B.tolist()[:-2], 0, 0]
     with pytest.raises(DataError, match="one has 2 ids of it"):
-        task.grouped(prepared, "bag")
+        task.group_scores(prepared, "bag")
     with pytest.raises(DataError, match="no feature 'users', which the model reads: did you mean 'user'"):
-        task.grouped(prepared, "users")
+        task.group_scores(prepared, "users")
     batch.session_B = None
     with pytest.raises(UserError, match="these batches have no sessions"):
-        task.grouped(prepared, "session")
+        task.group_scores(prepared, "session")
     with pytest.raises(ValueError, match=r"validation.group=user ranks samples, but ToyTask scores none"):
         job(ONE, task=ToyTask(), validation=Validate(group="user"))
 

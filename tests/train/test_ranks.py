@@ -92,7 +92,7 @@ def require_same_weights(folder: Path, other: Path) -> None:
     Adam divides by the root of squares: where a gradient is nearly zero, the order of a sum decides the update, and a
     processor's order is its own (1.8e-5 with AMX, below 1e-5 without).
     """
-    ours, theirs = (checkpoint.newest(one / "checkpoints") for one in (folder, other))
+    ours, theirs = (checkpoint.open_latest(one / "checkpoints") for one in (folder, other))
     assert ours is not None and theirs is not None and ours.step == theirs.step
     for group, tensors in theirs.groups.items():
         assert ours.groups[group].keys() == tensors.keys()
@@ -151,7 +151,7 @@ def test_a_rank_killed_in_fp8_changes_no_bit(data: Path, tmp_path: Path) -> None
     assert done.returncode == 0 and (folder / "fate-1").read_text() == "x", done.stderr[-3000:]
     assert "resuming at step 2" in " ".join(done.stderr.split())
     assert metrics(folder) == metrics(whole)
-    ours, theirs = (checkpoint.newest(one / "checkpoints") for one in (folder, whole))
+    ours, theirs = (checkpoint.open_latest(one / "checkpoints") for one in (folder, whole))
     assert ours is not None and theirs is not None and ours.groups.keys() == theirs.groups.keys() >= {"fp8"}
     for group, tensors in theirs.groups.items():
         assert all(torch.equal(ours.groups[group][name], tensor) for name, tensor in tensors.items()), group

@@ -20,18 +20,17 @@ from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.autoencoder import CausalAutoencoder, split
 from nemo_vfm.models.trained_autoencoder import TrainedAutoencoder
-from nemo_vfm.parallel.apply.local_shard import whole
+from nemo_vfm.parallel.apply.local_shard import full_tensor
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.ema import EMA
-from nemo_vfm.train.job import Train
+from nemo_vfm.train.job import Train, start
 from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.reconstruct.latent_statistics import MeasureLatents
 from nemo_vfm.train.reconstruct.loss_terms import Edges, Motion, Pixels, Scales, divergence
 from nemo_vfm.train.reconstruct.reconstruction_quality import CompareReconstructions
 from nemo_vfm.train.reconstruct.reconstruction_task import Reconstruct
-from nemo_vfm.train.run_training import start
 from nemo_vfm.train.state.train_state import TrainState
 from tests.support.ranks import on_ranks
 from tests.support.toy import ToyData
@@ -173,7 +172,7 @@ def test_latents_have_mean_0_and_deviation_1_for_the_weights_and_for_their_avera
 def test_the_codec_gives_back_what_the_training_saw_whole_in_pieces_and_in_tiles(run: TrainState) -> None:
     (prepared,) = [Reconstruct().prepare(clips(1000), seed=1, training=False)]
     video = prepared.targets["video"]
-    with torch.no_grad(), run.ema.applied(run.model):  # type: ignore[union-attr]
+    with torch.no_grad(), run.ema.apply_to(run.model):  # type: ignore[union-attr]
         made = split(run.model(**prepared.inputs), video)[0]
     whole = codec(run.run.folder)
     latents = whole.encode(video)
@@ -230,7 +229,7 @@ def measured(rank: int, folder: Path, plan: ParallelPlan, compute: PrecisionName
     fit = trained(folder, 2, parallel=plan, precision=Precision(compute))
     names = [name for name in fit.model.state_dict() if name.startswith("latent_")]
     averages = {} if fit.ema is None else fit.ema.weights
-    return {f"{kind}/{name}": whole(found[name]).clone() for kind, found in
+    return {f"{kind}/{name}": full_tensor(found[name]).clone() for kind, found in
             (("model", fit.model.state_dict()), ("ema", averages)) for name in names}  # fmt: skip
 
 

@@ -23,10 +23,9 @@ from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.ema import EMA
-from nemo_vfm.train.job import Train
+from nemo_vfm.train.job import Train, start
 from nemo_vfm.train.loop import Loop
 from nemo_vfm.train.optim import Constant, WarmupCosine
-from nemo_vfm.train.run_training import start
 from nemo_vfm.train.state.slots import Schedule
 from nemo_vfm.train.state.train_state import TrainState
 from nemo_vfm.train.warm_start import WarmStart, Weights
@@ -197,17 +196,17 @@ def test_an_extended_run_equals_one_long_run_in_every_bit(tmp_path: Path, said: 
     assert not said
 
 
-def test_a_schedule_that_depends_on_the_length_is_said_when_a_run_is_extended(tmp_path: Path, said: list[str]) -> None:
-    for duration in ("5 steps", "10 steps"):
-        trained(job(duration, schedule=WarmupCosine()), tmp_path)
-    assert len(said) == 1 and said[0].startswith("the schedule depends on the length: it was for 5")
-
-
-@pytest.mark.parametrize("schedule", [WarmupCosine(total_steps=20), Constant(), WarmupCosine(warmup_steps=9)])
-def test_a_schedule_that_was_the_same_so_far_is_not_said(tmp_path: Path, said: list[str], schedule: Schedule) -> None:
+@pytest.mark.parametrize(("schedule", "times"), [
+    (WarmupCosine(), 1), (WarmupCosine(total_steps=20), 0), (Constant(), 0), (WarmupCosine(warmup_steps=9), 0),
+])  # fmt: skip
+def test_a_schedule_whose_past_depends_on_the_length_is_said(
+    tmp_path: Path, said: list[str], schedule: Schedule, times: int
+) -> None:
     for duration in ("10 steps", "12 steps"):
         trained(job(duration, schedule=schedule), tmp_path, until=5)
-    assert not said
+    assert [text.partition(" steps until")[0] for text in said] == [
+        "the schedule depends on the length: it was for 10"
+    ] * times
 
 
 @pytest.mark.parametrize("metric", VALIDATION_LOSSES)

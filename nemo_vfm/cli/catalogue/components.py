@@ -91,7 +91,7 @@ def catalogue(roots: Roots, trust: Sequence[str], *, more: Iterable[str] = (), a
     trusted = [one for one in classes if one not in DEFAULT_TRUST or one.partition(".")[0] in sys.modules]
     _look_up(found, trusted, trust)
     found.named = {*named, *trusted}
-    found.slots = [Slot(Job), *map(Slot, READ_BY_VERBS.values()), *_reachable(found, trust)]
+    found.slots = [Slot(Job), *map(Slot, READ_BY_VERBS.values()), *_reachable_slots(found, trust)]
     prefixes = {*trusted} - {*named_in(roots), *more}  # a package that is trusted is no class, and nobody said it was
     found.left_out = {name: why for name, why in found.left_out.items() if name in found.named - prefixes}
     return found
@@ -109,7 +109,7 @@ def _look_up(found: Catalogue, names: Iterable[str], trust: Sequence[str]) -> No
 
 def slots_in(hint: Any) -> Iterator[Slot]:
     """The slots inside an annotation, nameless."""
-    hint = hints.bare(hint)
+    hint = hints.bare_hint(hint)
     if hints.is_factory(hint):
         given, made = hints.factory_parts(hint)
         yield Slot(made, later=True, num_given=None if given is None else len(given))
@@ -125,7 +125,7 @@ def is_component(target: Target) -> bool:
     return not hints.is_protocol(target) and not inspect.isabstract(target)
 
 
-def _reachable(found: Catalogue, trust: Sequence[str]) -> list[Slot]:
+def _reachable_slots(found: Catalogue, trust: Sequence[str]) -> list[Slot]:
     """Breadth first; a kind is followed once."""
     slots: list[Slot] = []
     seen: set[str] = set()

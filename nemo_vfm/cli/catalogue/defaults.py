@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from nemo_vfm.cli.catalogue.components import is_component
 from nemo_vfm.cli.catalogue.constructor_arguments import describe, node_of
-from nemo_vfm.config import Mark, Source, hints
+from nemo_vfm.config import Mark, SourceText, hints
 from nemo_vfm.config.locate import NotLocated, Target, locate
 from nemo_vfm.config.tree import Map, Node, Scalar, Seq
 from nemo_vfm.core.types.job import Job
@@ -32,7 +32,7 @@ class Filler:
 
     def node(self, node: Node, hint: Any, num_given: int | None = 0) -> Node:
         """A node of a slot."""
-        hint = hints.bare(hint)
+        hint = hints.bare_hint(hint)
         if hints.is_factory(hint):
             given, made = hints.factory_parts(hint)
             return self.node(node, made, None if given is None else len(given))
@@ -91,13 +91,13 @@ def place_of(target: Target, name: str) -> Mark:
             # `torch/optim/adamw.py`: the folder that packages are installed in says nothing and may hold a user's name.
             file = Path(inspect.getsourcefile(holder) or "?")
             depth = len(holder.__module__.split(".")) + (file.name == "__init__.py")
-            return Mark(Source(str(Path(*file.parts[-depth:])), ()), lines[name])
-    return Mark(Source(f"default of {target.__qualname__}", (), is_file=False))
+            return Mark(SourceText(str(Path(*file.parts[-depth:])), ()), lines[name])
+    return Mark(SourceText(f"default of {target.__qualname__}", (), is_file=False))
 
 
 def _options(hint: Any) -> list[Any]:
-    hint = hints.bare(hint)
-    return [hints.bare(option) for option in get_args(hint)] if hints.is_union(hint) else [hint]
+    hint = hints.bare_hint(hint)
+    return [hints.bare_hint(option) for option in get_args(hint)] if hints.is_union(hint) else [hint]
 
 
 def _with_mark(node: Node, mark: Mark) -> Node:

@@ -15,11 +15,11 @@ from nemo_vfm.cli.catalogue.components import (
     slots_of,
 )
 from nemo_vfm.cli.catalogue.constructor_arguments import ArgumentInfo, describe, node_of, summary, words
-from nemo_vfm.config import Mark, Roots, Source, hints
+from nemo_vfm.config import Mark, Roots, SourceText, hints
 from nemo_vfm.config.emit import NOWHERE, to_yaml
 from nemo_vfm.config.locate import NotLocated, locate
 from nemo_vfm.config.recipe_errors import did_you_mean
-from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, plain
+from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, to_plain
 from nemo_vfm.config.yaml_source import read
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import declared_packages, install_line
@@ -63,7 +63,7 @@ class Explanation:
         for one in self.arguments:
             node = None if one.required or one.given else node_of(one.default)
             arguments.append({"name": one.name, "type": one.words, "text": one.text, "required": one.required,
-                              "given": one.given, "default": None if node is None else plain(node)})  # fmt: skip
+                              "given": one.given, "default": None if node is None else to_plain(node)})  # fmt: skip
         return {
             "name": self.name, "summary": self.summary, "arguments": arguments,
             "fills": [_slot_json(slot) for slot in self.fills],
@@ -117,7 +117,7 @@ def kind_name(kind: Any) -> str:
 def _component(found: Catalogue, roots: Roots, name: str) -> Explanation:
     target = found.known[name]
     try:
-        arguments, yaml = describe(target, num_given(found, name)), ready(found, name)
+        arguments, yaml = describe(target, num_given(found, name)), yaml_text(found, name)
     except TypeError as error:
         raise UserError(f"{name} cannot be explained: {error}") from error
     needs = declared_packages(target)
@@ -133,7 +133,7 @@ def _component(found: Catalogue, roots: Roots, name: str) -> Explanation:
 def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
     """An ingredient: its class, with what the file says in the place of the defaults."""
     slot, _, choice = word.partition("=")
-    file = roots.require_ingredient(slot, choice, Mark(Source.typed(word), 1, len(slot) + 2))
+    file = roots.require_ingredient(slot, choice, Mark(SourceText.from_word(word), 1, len(slot) + 2))
     tree = read(file)
     comment = [
         line.lstrip("# ").strip() for line in tree.mark.source.lines if line.startswith("#") and "SPDX" not in line
@@ -147,8 +147,8 @@ def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
     inner = explain(name, roots, trust)
     values = dict(tree.without("defaults").items)
     found = catalogue(roots, trust, more=[name])
-    yaml = ready(found, name, values)
-    said = {key: value for key, node in values.items() if (value := plain(node)) != MISSING}
+    yaml = yaml_text(found, name, values)
+    said = {key: value for key, node in values.items() if (value := to_plain(node)) != MISSING}
     arguments = [replace(one, default=said[one.name]) if one.name in said else one for one in inner.arguments]
     about = " ".join(filter(None, (" ".join(comment), f"A {name}: {inner.summary}")))
     fitting = {other for place in inner.fills for other in found.components_for(place.kind)}
@@ -176,7 +176,7 @@ def _slot_json(slot: Slot) -> Json:
     return {"slot": slot.name or "root", "of": slot.owner, "kind": kind_name(slot.kind), "factory": slot.later}
 
 
-def ready(found: Catalogue, name: str, values: Mapping[str, Node] | None = None) -> str:
+def yaml_text(found: Catalogue, name: str, values: Mapping[str, Node] | None = None) -> str:
     """The text; `values` of an ingredient stand in the place of defaults."""
     lines = list(_component_lines(found, name, dict(values or {}), 0))
     width = max((len(text) for text, comment in lines if comment and len(text) <= _WIDEST), default=0)
@@ -194,8 +194,8 @@ def _component_lines(found: Catalogue, name: str, values: dict[str, Node], depth
     if not is_typeddict(found.known[name]):  # that is what its keys are, not what makes it
         yield f"{TARGET}: {name}", ""
     for argument in describe(found.known[name], num_given(found, name)):
-        key, said, hint = argument.name, values.pop(argument.name, None), hints.bare(argument.hint)
-        options = [hints.bare(option) for option in (get_args(hint) if hints.is_union(hint) else [hint])]
+        key, said, hint = argument.name, values.pop(argument.name, None), hints.bare_hint(argument.hint)
+        options = [hints.bare_hint(option) for option in (get_args(hint) if hints.is_union(hint) else [hint])]
         # One component: not several, by name or in a list.
         takes_one = not any(hints.is_mapping(option) or hints.is_list(option) for option in options)
         fitting = list(

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 from nemo_vfm.cli.catalogue.components import READ_BY_VERBS, Catalogue, Slot, slots_in
 from nemo_vfm.cli.catalogue.constructor_arguments import ArgumentInfo, describe, node_of, summary
 from nemo_vfm.config import hints
-from nemo_vfm.config.tree import TARGET, plain
+from nemo_vfm.config.tree import TARGET, to_plain
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.frame_count import LatentFrames, PixelFrames
 from nemo_vfm.core.types.job import Job
@@ -101,7 +101,7 @@ class Schemas:
                 "seed": _value_schema("the seed of all random numbers", [*_VALUES[int], _REFERENCE], 0),
             }
             whole = {"$ref": f"#/$defs/root:{name}"}
-            self.defs[key] = self._complete(name, 0, whole) if complete else self._plain(name, 0, reserved)
+            self.defs[key] = self._complete(name, 0, whole) if complete else self._object_schema(name, 0, reserved)
         return {"$ref": f"#/$defs/{key}"}
 
     def _component(self, name: str, num_given: int | None, *, complete: bool) -> Json:
@@ -111,13 +111,13 @@ class Schemas:
             if wanted not in self.defs:
                 self.defs[wanted] = {}  # a component may hold another of its kind
                 self.defs[wanted] = (
-                    self._plain(name, num_given, {})
+                    self._object_schema(name, num_given, {})
                     if wanted == key
                     else self._complete(name, num_given, {"$ref": f"#/$defs/{key}"})
                 )
         return {"$ref": f"#/$defs/{'complete-' if complete else ''}{key}"}
 
-    def _plain(self, name: str, num_given: int | None, more: Json) -> Json:
+    def _object_schema(self, name: str, num_given: int | None, more: Json) -> Json:
         """Keys and values."""
         target = self.found.known[name]
         arguments = {
@@ -141,11 +141,11 @@ class Schemas:
         node = None if argument.required or argument.default is None else node_of(argument.default)
         options = self._options(argument.hint, complete=complete)
         text = ". ".join(part for part in (argument.text.rstrip("."), argument.words) if part)
-        return _value_schema(text, [*options, _REFERENCE] if options else [], None if node is None else plain(node))
+        return _value_schema(text, [*options, _REFERENCE] if options else [], None if node is None else to_plain(node))
 
     def _options(self, hint: Any, *, complete: bool) -> list[Json]:
         """What a value may look like, one entry a way; none where anything goes."""
-        hint = hints.bare(hint)
+        hint = hints.bare_hint(hint)
         if hints.is_union(hint):
             return _distinct(o for part in get_args(hint) for o in self._options(part, complete=complete))
         if hints.is_factory(hint):
@@ -234,7 +234,7 @@ def _value_schema(text: str, options: list[Json], default: object = None) -> Jso
 
 def _entries(hint: Any) -> list[Any]:
     """What mappings with names of a recipe's own hold."""
-    hint = hints.bare(hint)
+    hint = hints.bare_hint(hint)
     if hints.is_union(hint):
         return [entry for part in get_args(hint) for entry in _entries(part)]
     return [get_args(hint)[1]] if hints.is_mapping(hint) and len(get_args(hint)) == 2 else []

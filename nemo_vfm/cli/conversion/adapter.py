@@ -72,7 +72,7 @@ def load_trained(source: Path, key: str | None, trust: Sequence[str], allow_host
     model = job.model()
     assert job.weights.start_from is not None, "a run with adapters has weights.start_from"
     loaded = job.weights.start_from.load_into(model)
-    saved = checkpoint.found(source)
+    saved = checkpoint.open_checkpoint(source)
     before = (saved.state.get("started_from") or {}).get("sha256")
     if loaded["sha256"] != before:
         raise UserError(f"the adapters were trained on weights with sha256 {str(before)[:12]}..., but {loaded['path']} "
@@ -100,7 +100,7 @@ def merged_weights(model: "nn.Module") -> "dict[str, Tensor]":
     for place, linear in adapted_linears(model):
         for adapter in linear.adapters.values():
             assert isinstance(adapter, LowRank)
-            found[f"{place}.weight"] = adapter.merged(linear, found[f"{place}.weight"])
+            found[f"{place}.weight"] = adapter.merge(linear, found[f"{place}.weight"])
     return found
 
 

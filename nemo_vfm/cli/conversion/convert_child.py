@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.core.errors import DataError, NemoVfmError
+from nemo_vfm.core.process import lower_limits
 
 if TYPE_CHECKING:
     from nemo_vfm.models.convert.foreign import ForeignTensors
@@ -26,16 +27,12 @@ def limit(size: int) -> None:
 
     RLIMIT_DATA and not RLIMIT_AS: torch maps gigabytes of libraries that take no memory.
     """
-    limits = {
+    lower_limits({
         resource.RLIMIT_DATA: 4 * GB + 12 * size,  # the file, its tensors one by one, and their copies
         resource.RLIMIT_CPU: 60 + 60 * (size // GB + 1),
         resource.RLIMIT_FSIZE: 5 * size + (64 << 20),
         resource.RLIMIT_CORE: 0,
-    }
-    for kind, value in limits.items():
-        _, hard = resource.getrlimit(kind)
-        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (bound, bound))
+    })  # fmt: skip
 
 
 def convert(
@@ -58,7 +55,7 @@ def convert(
             weights = NativeWeights(source, given, key=key, stretch=stretch)
             told = write_in(weights, target, weights.arguments, "NVIDIA's names", source.name)
             network = weights.prefix.rstrip(".") or "its only network"
-            left = f"\nleft: {_some(weights.left(), 6)}" if weights.left() else ""
+            left = f"\nleft: {_some(weights.unused_names(), 6)}" if weights.unused_names() else ""
             note = f"\n{weights.note}" if weights.note else ""
             return f"{network}, a Cosmos: {weights.num_values():,} parameters, {INGREDIENT}\n{told}{note}{left}"
         if given is not None and is_wan(given.tensors):
@@ -78,11 +75,11 @@ def _part(source: Path, given: "ForeignTensors", target: Path) -> str:
     """Write Wan's autoencoder or text encoder as a folder of diffusers or transformers."""
     from nemo_vfm.core.storage.files import sha256_file, write_json
     from nemo_vfm.models.convert.tensor_source import LazyTensors
-    from nemo_vfm.models.convert.video.wan_native import unscaled
+    from nemo_vfm.models.convert.video.wan_native import unscale
     from nemo_vfm.models.convert.video.wan_parts import part_of
     from nemo_vfm.parallel.checkpoint import checkpoint_one_file
 
-    wide, scales = unscaled(given.tensors)
+    wide, scales = unscale(given.tensors)
     tensors = {name: stored for name, stored in wide.items() if name != "spiece_model"}
     part = part_of({name: stored.shape for name, stored in tensors.items()})
     weights = LazyTensors({here: tensors[there] for here, there in part.names.items()})
@@ -175,7 +172,3 @@ def main() -> int:
         sys.stderr.write(f"{given.source}: {reason}\n")
         return 2
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

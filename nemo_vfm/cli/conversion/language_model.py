@@ -73,7 +73,7 @@ def convert_out(
     length, folder = max_tokens or known.max_tokens, tokenizer or own
     if length is None:
         raise UserError(f"{source} does not define the length of its texts; give --max-tokens, such as 4096")
-    saved = checkpoint.found(source)
+    saved = checkpoint.open_checkpoint(source)
     group = key or ("ema" if "ema" in saved.groups else "model")
     adapted = bool(adapted_linears(known.model))
     weights = (

@@ -65,7 +65,7 @@ def report(weights: "SourceFolder") -> dict[str, "Json"]:
         "taken": len({name for names in sources.values() for name in names}),
         "renamed": {name: own for name, own in one.items() if name != own},
         "joined": {own: list(names) for own, names in sources.items() if len(names) > 1},
-        "left": weights.left(), "missing": [],
+        "left": weights.unused_names(), "missing": [],
     }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def write_one_file(source: Path, target: Path, group: str | None) -> str:
     from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_one_file
     from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors
 
-    saved = checkpoint.found(source)
+    saved = checkpoint.open_checkpoint(source)
     group = group or ("ema" if "ema" in saved.groups else "model")
     weights = checkpoint.weights_of(saved, group)
     assert isinstance(weights, SavedTensors), "a checkpoint of a path is read when asked for"
@@ -68,7 +68,7 @@ def export_ranker(
     if dtype not in (None, "fp32", "int8"):
         raise UserError(f"--dtype {dtype}: rows of tables are written as fp32 or int8")
     job, _, _ = load_training(run_of(source), trust, allow_host)
-    model, saved = job.model(), checkpoint.found(source)
+    model, saved = job.model(), checkpoint.open_checkpoint(source)
     if not isinstance(model, Ranker) or not isinstance(job.task, Click):
         raise UserError(
             f"{source} trained {type(model).__name__}, but only rankers such as DLRM can be exported as a program"

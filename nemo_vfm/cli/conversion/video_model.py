@@ -33,7 +33,7 @@ def wan_of(weights: "WanWeights", target: Path) -> str:
     """The same of a Wan under its own names or ComfyUI's."""
     told = write_in(weights, target, weights.arguments, "Wan's own names", weights.folder.name)
     scaled = f"\n{weights.num_scaled} weights multiplied by their scales" if weights.num_scaled else ""
-    left = f"\nleft: {', '.join(weights.left()[:6])}" if weights.left() else ""
+    left = f"\nleft: {', '.join(weights.unused_names()[:6])}" if weights.unused_names() else ""
     return f"a Wan under its own names: {weights.num_values():,} parameters, {INGREDIENT}\n{told}{scaled}{left}"
 
 
@@ -63,7 +63,7 @@ def convert_out(
     from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
     model = _model(source, trust, allow_host)
-    saved = checkpoint.found(source)
+    saved = checkpoint.open_checkpoint(source)
     group = key or ("ema" if "ema" in saved.groups else "model")
     adapted = bool(adapted_linears(model))
     weights = (

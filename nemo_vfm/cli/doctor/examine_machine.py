@@ -21,6 +21,7 @@ from nemo_vfm.cli.doctor.probe_child import ProbeResult, State, ask
 from nemo_vfm.config import Roots
 from nemo_vfm.config.roots import header
 from nemo_vfm.core.optional import available, line_of_extras
+from nemo_vfm.core.process import num_cores
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.types.json_value import Json
 
@@ -153,8 +154,7 @@ def memory() -> CheckResult:
 
 def processors() -> CheckResult:
     """CPU cores that this process may use."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return CheckResult("machine", "CPU cores", "ok", f"{usable} of {os.cpu_count()}")
+    return CheckResult("machine", "CPU cores", "ok", f"{num_cores()} of {os.cpu_count()}")
 
 
 def shared_memory() -> CheckResult:

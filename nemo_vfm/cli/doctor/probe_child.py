@@ -1,25 +1,23 @@
 """Probes torch, GPUs, codecs and the rest by really doing a little work with each, in a process of its own.
 
-`python -m nemo_vfm.cli.doctor.probe_child NAME` is that process; the last line it prints is the answer. A probe returns
-a text, or raises: UserError where something is absent, anything else where it is broken. What it imports may end the
-process or never return: there is an answer still.
+The last line that process prints is the answer. A probe returns a text, or raises: UserError where something is absent,
+anything else where it is broken. What it imports may end the process or never return: there is an answer still.
 Shape letters: T frames, H height, W width.
 """
 
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from nemo_vfm.core.errors import MissingPackage, UserError
 from nemo_vfm.core.optional import require
+from nemo_vfm.core.process import end_now, how_it_ended, run_module
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 State = Literal["ok", "low", "missing", "broken"]
 LIMIT_S = 60.0
 _MARK = "nemo_vfm doctor answers: "
-_PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
 _LEVELS = (60, 190)  # grey values of the two frames
 _SIDE_PX = 64
 _TOLERANCE = 6  # a lossy codec gives a flat grey back nearly unchanged
@@ -46,30 +43,13 @@ class ProbeResult:
 
 def ask(name: str, limit_s: float = LIMIT_S) -> ProbeResult:
     """Run a probe apart."""
-    paths = [_PACKAGE_PARENT, os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    # -P: a file `torch.py` in the working directory is not torch. A session of its own, so that all of it can be ended.
-    process = subprocess.Popen(  # noqa: S603 (our own module, one of our names)
-        [sys.executable, "-P", "-m", __name__, name], env=environment, start_new_session=True, text=True,
-        errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
     try:
-        out, complaints = process.communicate(timeout=limit_s)
+        done = run_module(__name__, [name], env=os.environ, timeout_s=limit_s)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
         return ProbeResult("broken", f"did not answer within {limit_s:.0f} s")
-    answers = [line.removeprefix(_MARK) for line in out.splitlines() if line.startswith(_MARK)]
-    return ProbeResult(**json.loads(answers[-1])) if answers else _crash_answer(process.returncode, complaints)
-
-
-def _crash_answer(status: int, complaints: str) -> ProbeResult:
-    last = next((line for line in reversed(complaints.splitlines()) if line.strip()), "")
-    try:
-        how = f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-    except ValueError:
-        how = f"ended by signal {-status}"
-    return ProbeResult("broken", f"{how}{f': {last.strip()[:200]}' if last else ''}")
+    if answers := [line.removeprefix(_MARK) for line in done.stdout.splitlines() if line.startswith(_MARK)]:
+        return ProbeResult(**json.loads(answers[-1]))
+    return ProbeResult("broken", how_it_ended(done.returncode, done.stderr))
 
 
 def answer(name: str) -> ProbeResult:
@@ -226,8 +206,8 @@ def _compare(pictures_THWC: "NDArray[np.uint8]") -> None:
         raise RuntimeError(f"frames of grey {_LEVELS} came back as {[round(level) for level in seen]}")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """The process: the probe that its command line names."""
     found = answer(sys.argv[1])
     sys.stdout.write(f"\n{_MARK}{json.dumps({'state': found.state, 'detail': found.detail})}\n")
-    sys.stdout.flush()
-    os._exit(0)  # threads and handlers of what was imported do not matter any more
+    end_now(0)  # threads and handlers of what was imported do not matter any more

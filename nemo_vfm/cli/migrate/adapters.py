@@ -36,11 +36,11 @@ def adapters(draft: RecipeDraft, model: nn.Module, theirs: Mapping[str, tuple[st
         draft.differ("single blocks get adapters here that they do not have in the original")
     draft.put("weights.adapters._target_", f"{_ADAPTER}.LowRankAdapter")
     draft.put("weights.adapters.method", "dora" if draft.get("dora") is True else "lora")
-    sizes = {"lora_rank": ("rank", draft.whole("lora_rank")), "lora_alpha": ("alpha", draft.number("lora_alpha"))}
+    sizes = {"lora_rank": ("rank", draft.integer("lora_rank")), "lora_alpha": ("alpha", draft.number("lora_alpha"))}
     for place, names in chosen.items():
         key = "_".join(part for part in re.split(r"\W+", place) if part not in ("", "blocks"))
         target = f"weights.adapters.targets.{key}"
-        all_names, parts = theirs[_BLOCK.sub(r"\1.0.", _first(place))], projections_of(model, _first(place)).names
+        all_names, parts = theirs[_BLOCK.sub(r"\1.0.", _in_first(place))], projections_of(model, _in_first(place)).names
         draft.put(f"{target}._target_", f"{_ADAPTER}.AdapterTarget")
         draft.put(f"{target}.modules", place)
         for fact, (argument, value) in sizes.items():
@@ -107,7 +107,7 @@ def _fits(pattern: str, name: str) -> bool:
     return re.fullmatch(wild if "*" in pattern else rf"(?:.*\.)?{wild}", name) is not None
 
 
-def _first(place: str) -> str:
+def _in_first(place: str) -> str:
     """The name of a linear of the model of one block."""
     return re.sub(r"^blocks\.[^.]+\.", "blocks.0.", place)
 

@@ -88,7 +88,7 @@ def _data(draft: RecipeDraft) -> None:
         draft.change("data_path", "data.shards", "???", "another file sets it, so you must set it: data.shards=DIR")
     else:
         draft.change("data_path", "data.shards", path, f"it must be a folder of shards, {written}")
-    if size := draft.whole("batch_size"):
+    if size := draft.integer("batch_size"):
         draft.carry("batch_size", "data.batch_size", size)
     else:
         draft.put("data.batch_size", "???", "over all devices")
@@ -112,7 +112,7 @@ def _shape(draft: RecipeDraft) -> None:
     sides = value if isinstance(value, tuple) else ()
     whole = [side for side in sides if isinstance(side, int) and not isinstance(side, bool) and side > 0]
     size = (whole[0], whole[1]) if len(whole) == 2 == len(sides) else None
-    frames = draft.whole("num_frames")
+    frames = draft.integer("num_frames")
     images = _FOR_IMAGES.search(f"{draft.get('model_class')} {draft.get('pretrained')} {draft.get('adapter')}")
     if size is None:
         draft.choices["data.buckets"] = "256p"
@@ -157,13 +157,13 @@ def _model(draft: RecipeDraft) -> None:
     draft.leave("pretrained", "only pretrained weights of Wan and Cosmos are read, and this name is neither; if it is "
                 "one of them, see recipes/world_model/full.yaml")  # fmt: skip
     for fact, address in (("width", "model.width"), ("depth", "model.depth"), ("heads", "model.heads")):
-        if draft.whole(fact):
-            draft.carry(fact, address, draft.whole(fact))
+        if draft.integer(fact):
+            draft.carry(fact, address, draft.integer(fact))
     if (ffn := draft.number("ffn")) and (width := draft.number("width")):
         draft.change("ffn", "model.mlp_ratio", float(f"{ffn / width:.6g}"), "as a multiple of the width")
     else:
         draft.leave("ffn", "the MLP's size is a multiple of the width, which is not given: model.mlp_ratio")
-    if patch := draft.whole("patch"):
+    if patch := draft.integer("patch"):
         draft.change("patch", "model.patch", (1, patch, patch), "frames, rows and columns of a token")
     draft.leave("seq_length", "the number of tokens follows from the bucket and the patches")
     draft.leave("adapter", "the task prepares the inputs of each network; there is nothing to choose")
@@ -182,12 +182,12 @@ def _text_encoder(draft: RecipeDraft) -> None:
         draft.leave("text_encoder", "hashed replaces it; task.text_encoder=t5 or clip reads theirs from a local "
                     "folder, and model.text_dim is its width")  # fmt: skip
         return
-    width = draft.whole("text_dim") or _ENCODERS[found]
+    width = draft.integer("text_dim") or _ENCODERS[found]
     draft.choose("text_encoder", "task.text_encoder", found, "from a local folder: task.text_encoder.folder=DIR")
     draft.put(
         "model.text_dim", width, f"the width of a {found.upper()}; the shards must be encoded with the same encoder"
     )
-    if draft.whole("text_dim"):
+    if draft.integer("text_dim"):
         draft.carry("text_dim", "model.text_dim", width)
 
 

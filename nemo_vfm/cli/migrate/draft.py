@@ -63,7 +63,7 @@ class RecipeDraft:
         value = self.real(fact)
         return value if value is not None and value > 0 else None
 
-    def whole(self, fact: str) -> int | None:
+    def integer(self, fact: str) -> int | None:
         """The value of a fact if it is a whole number above zero; 1e9 is one, too."""
         value = self.number(fact)
         return int(value) if value is not None and value == int(value) else None

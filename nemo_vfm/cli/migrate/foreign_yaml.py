@@ -114,7 +114,7 @@ class _ForeignReader:
         if depth > MAX_DEPTH:
             raise UserError(f"{self._name}:{line}: values are nested more than {MAX_DEPTH} deep")
         if isinstance(event, yaml.ScalarEvent):
-            node = _Node(plain(event.value) if event.implicit[0] else str(event.value), line)
+            node = _Node(scalar_value(event.value) if event.implicit[0] else str(event.value), line)
         elif isinstance(event, yaml.SequenceStartEvent):
             items = []
             while not isinstance(item := next(self._events), yaml.SequenceEndEvent):
@@ -148,7 +148,7 @@ class _ForeignReader:
         return node
 
 
-def plain(text: str) -> Plain:
+def scalar_value(text: str) -> Plain:
     """What an unquoted text means to the frameworks that these files are for; `5e-6` is a number to them."""
     if text in ("", "~") or text.lower() == "null":
         return None

@@ -89,7 +89,7 @@ def language(draft: RecipeDraft) -> None:
         draft.put("model._target_", "nemo_vfm.models.gpt.GPT")
         _migrate_published(draft)
         for fact, key in _WHOLE.items():
-            draft.carry_or_leave(fact, f"model.{key}", draft.whole(fact),
+            draft.carry_or_leave(fact, f"model.{key}", draft.integer(fact),
                                  "it is not a number there, so it is derived from the other sizes, or you must set it"
                                  )  # fmt: skip
         if "model" not in draft.choices:

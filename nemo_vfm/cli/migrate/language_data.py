@@ -23,8 +23,8 @@ def language_data(draft: RecipeDraft) -> None:
     draft.leave("dataset_class", "data are folders of tokens, which recipes/llm/tokenize.yaml writes")
     _sources(draft, has_answers)
     for fact, key in (("seq_length", "sequence_length"), ("batch_size", "batch_size")):
-        if draft.whole(fact):
-            draft.carry(fact, f"data.{key}", draft.whole(fact))
+        if draft.integer(fact):
+            draft.carry(fact, f"data.{key}", draft.integer(fact))
         else:
             draft.put(f"data.{key}", "???", "tokens of a row" if fact == "seq_length" else "rows, over all devices")
             draft.leave(fact, f"the original gives no number, so you must set it: data.{key}")

@@ -18,9 +18,9 @@ def parallel(draft: RecipeDraft) -> None:
         draft.leave("recompute", "recomputation covers whole blocks or nothing: engine.recompute=blocks")
     if not set(FACTS) & draft.facts.keys():
         return
-    values = {axis: draft.whole(axis) or 1 for axis in _AXES}
+    values = {axis: draft.integer(axis) or 1 for axis in _AXES}
     ranks = _data_ranks(draft, values)
-    batch, micro = draft.whole("batch_size"), draft.whole("micro_batch")
+    batch, micro = draft.integer("batch_size"), draft.integer("micro_batch")
     exact = batch is not None and micro is not None and batch % (ranks * micro) == 0
     pieces = batch // (ranks * micro) if exact and batch and micro else values["pipeline"]
     shard = _shard(draft, ranks)
@@ -36,7 +36,7 @@ def parallel(draft: RecipeDraft) -> None:
         return
     draft.put("parallel._target_", "nemo_vfm.parallel.plan.plan.ParallelPlan")
     for axis in _AXES:
-        draft.carry_or_leave(axis, f"parallel.{axis}", draft.whole(axis), "leave the key out for none")
+        draft.carry_or_leave(axis, f"parallel.{axis}", draft.integer(axis), "leave the key out for none")
     if sequence or draft.get("sequence") is False:
         draft.carry("sequence", "parallel.sequence", sequence)
     else:
@@ -56,17 +56,17 @@ def parallel(draft: RecipeDraft) -> None:
 
 def _data_ranks(draft: RecipeDraft, degrees: dict[str, int]) -> int:
     """Ranks with samples of their own: as said, or what the other axes leave of all devices; 1 where nobody says."""
-    if data_ranks := draft.whole("data_ranks"):
+    if data_ranks := draft.integer("data_ranks"):
         return data_ranks
-    devices, nodes = draft.whole("devices"), draft.whole("nodes")
+    devices, nodes = draft.integer("devices"), draft.integer("nodes")
     world = (devices or 0) * (nodes or 1)
     inner = degrees["tensor"] * degrees["pipeline"] * degrees["context"]
-    return world // inner if world and world % inner == 0 else draft.whole("replicate") or 1
+    return world // inner if world and world % inner == 0 else draft.integer("replicate") or 1
 
 
 def _shard(draft: RecipeDraft, ranks: int) -> int:
     """Of these, how many share the weights: a part where copies are said, all with FSDP or ZeRO, else none."""
-    copies = draft.whole("replicate")
+    copies = draft.integer("replicate")
     if copies and ranks % copies == 0 and draft.get("zero") is not False:
         return ranks // copies
     named = (str(draft.get(fact)).rpartition(".")[2].lower() for fact in ("strategy", "optimizer"))
@@ -75,7 +75,7 @@ def _shard(draft: RecipeDraft, ranks: int) -> int:
 
 
 def _put_pieces(draft: RecipeDraft, pieces: int, ranks: int) -> None:
-    batch, micro = draft.whole("batch_size"), draft.whole("micro_batch")
+    batch, micro = draft.integer("batch_size"), draft.integer("micro_batch")
     if batch and micro and pieces * micro * ranks == batch:
         counted = "one data rank" if ranks == 1 else f"{ranks} data ranks"
         why = f"a batch of {batch} over {counted}, {micro} at a time"

@@ -64,7 +64,7 @@ def migrate_training(draft: RecipeDraft) -> None:
 
 
 def _length(draft: RecipeDraft) -> None:
-    steps, epochs = draft.whole("max_steps"), draft.number("epochs")
+    steps, epochs = draft.integer("max_steps"), draft.number("epochs")
     draft.put("loop.duration", "???", "such as 400_000 steps, 10 epochs or 12 h")
     if epochs:
         draft.change(
@@ -139,7 +139,7 @@ def _schedule(draft: RecipeDraft) -> None:
         draft.leave("decay", "after the warm-up the rate is constant or a cosine; constant is used")
         if "decay" in draft.facts:
             draft.differ("a constant learning rate replaces their schedule")
-    steps, ratio, length = draft.get("warmup_steps"), draft.number("warmup_ratio"), draft.whole("max_steps")
+    steps, ratio, length = draft.get("warmup_steps"), draft.number("warmup_ratio"), draft.integer("max_steps")
     if isinstance(steps, int) and not isinstance(steps, bool) and steps >= 0:
         draft.carry("warmup_steps", "schedule.warmup_steps", steps)
         draft.leave("warmup_ratio", "the warm-up is given in steps")
@@ -156,8 +156,8 @@ def _schedule(draft: RecipeDraft) -> None:
         draft.change("min_lr", "schedule.final_fraction", float(f"{floor / lr:.6g}"), "as a fraction of optimizer.lr")
     else:
         draft.leave("min_lr", "only a cosine decays to it, as a fraction of a known rate")
-    total = draft.whole("decay_steps")
-    total = total if cosine and total and total > (draft.whole("warmup_steps") or 0) else None
+    total = draft.integer("decay_steps")
+    total = total if cosine and total and total > (draft.integer("warmup_steps") or 0) else None
     why = "the cosine lasts as long as the run" if cosine else "a constant rate does not end"
     draft.carry_or_leave("decay_steps", "schedule.total_steps", total, why)
     draft.leave("hold_steps", "a constant rate lasts to the end; a cosine begins after the warm-up")
@@ -210,9 +210,9 @@ def _average(draft: RecipeDraft) -> None:
 
 def _checkpoints(draft: RecipeDraft) -> None:
     draft.put("loop.checkpoint._target_", f"{_TRAIN}callbacks.checkpointing.SaveCheckpoints")
-    draft.carry_or_leave("save_every", "loop.checkpoint.every_steps", draft.whole("save_every"),
+    draft.carry_or_leave("save_every", "loop.checkpoint.every_steps", draft.integer("save_every"),
                          "checkpoints are written every N optimizer steps: loop.checkpoint.every_steps")  # fmt: skip
-    every, count = draft.whole("val_every"), draft.whole("keep")
+    every, count = draft.integer("val_every"), draft.integer("keep")
     if draft.get("monitor") == "val_loss" and count and every:  # measured where a checkpoint is written
         draft.change("keep", "loop.checkpoint.keep_best", count, "the best by val_loss, and the newest as well")
         draft.agree("monitor", "loop.checkpoint.keep_best")

@@ -11,7 +11,6 @@ from pathlib import Path
 from nemo_vfm.cli.arguments import NETWORK
 from nemo_vfm.cli.planning.layout_words import binary, count, gib
 from nemo_vfm.config import Problem, RecipeError
-from nemo_vfm.core.types.held_weights import HELD
 from nemo_vfm.core.types.job import DevicePlan, HasNeeds, Job, needs_of
 from nemo_vfm.workflow import jobs_in
 
@@ -55,7 +54,7 @@ def _memory(job: Job, plan: DevicePlan, recipe: Path, arguments: argparse.Namesp
     except ValueError as error:  # UserError is one
         return _static_memory_text(plan, str(error))
     parts = {"weights": needed.parameters, "gradients": needed.gradients, "optimizer": needed.optimizer,
-             "running average": needed.average, HELD: needed.beside,
+             "running average": needed.average, request.held.kinds: needed.beside,
              "activations and gathered weights": needed.activations,
              "cuBLAS's workspaces": needed.workspaces}  # fmt: skip
     shown = ", ".join(f"{name} {binary(size)}" for name, size in parts.items() if size)

@@ -36,7 +36,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def large(value: float) -> str:
+def shorten(value: float) -> str:
     """`1,234,000` with three digits that count, `11.6 M` from a million on."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
         if value >= size:

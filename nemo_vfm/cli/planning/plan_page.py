@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from nemo_vfm.cli.planning.layout_words import count, digits, gib, large, layout, percent, size
+from nemo_vfm.cli.planning.layout_words import count, digits, gib, layout, percent, shorten, size
 from nemo_vfm.cli.planning.plan_formats import overrides
 from nemo_vfm.cli.planning.plan_request import PlanRequest
 from nemo_vfm.core.errors import UserError
@@ -12,7 +12,7 @@ from nemo_vfm.core.types.held_weights import HELD
 from nemo_vfm.perf.fp8_time import fp8_pays_from
 from nemo_vfm.perf.layout_rules import RuleSize, judge_layout
 from nemo_vfm.perf.memory_remedies import NO_AVERAGE, OFFLOAD, Remedy
-from nemo_vfm.perf.planner import LayoutChoice, PlanResult, Question, cost
+from nemo_vfm.perf.planner import LayoutChoice, PlanQuery, PlanResult, cost
 from nemo_vfm.perf.serving import BYTES, ServingMemory, ServingPrecision, fewest_gpus, fits, plan_serving
 from nemo_vfm.runtime.terminal import Terminal
 
@@ -41,7 +41,7 @@ def tell(request: PlanRequest, answer: PlanResult, own: LayoutChoice | None, rec
             paper.console.print(_table(request, shown, place))
         for line in drawn.get().splitlines():
             paper.line(line.rstrip())
-    for text in (*_own(request, answer, own), *_rules(request, answer)):
+    for text in (*_own_layout(request, answer, own), *_rules(request, answer)):
         paper.prose(text)
     if answer.refused:
         total = count(sum(ways for ways, _ in answer.refused), "way", "ways")
@@ -56,9 +56,9 @@ def tell(request: PlanRequest, answer: PlanResult, own: LayoutChoice | None, rec
         spent = cost(best, request.question, request.steps)
         paper.line("\nRecommended", "bold")
         length = (
-            "" if spent.days is None else f", {digits(spent.days)} days and {large(spent.gpu_hours or 0)} GPU hours"
+            "" if spent.days is None else f", {digits(spent.days)} days and {shorten(spent.gpu_hours or 0)} GPU hours"
         )
-        paper.prose(f"{layout(best.plan)}: {large(spent.tokens_per_s)} tokens/s{length}.", 2)
+        paper.prose(f"{layout(best.plan)}: {shorten(spent.tokens_per_s)} tokens/s{length}.", 2)
         kept = (
             "each stays"
             if request.kept is None
@@ -120,7 +120,7 @@ def _write_heading(request: PlanRequest, answer: PlanResult) -> Iterator[str]:
     of = f" (latents of {shape}, by {sample.source})" if shape else f" (by {sample.source})"
     phase = f", phase {request.phase}" if request.phase else ""
     yield (
-        f"{name} of {large(question.work.parameters)} parameters on samples of {sample.tokens:,} tokens{of}, "
+        f"{name} of {shorten(question.work.parameters)} parameters on samples of {sample.tokens:,} tokens{of}, "
         f"{count(question.subject.batch, 'sample', 'samples')} a step in {question.arithmetic}{phase}."
     )
     machines = count(-(-answer.gpus // network.gpus_per_node), "machine", "machines")
@@ -131,12 +131,13 @@ def _write_heading(request: PlanRequest, answer: PlanResult) -> Iterator[str]:
     )
     if request.held.weights:
         parts = ", ".join(f"{name} {gib(size)}" for name, size in request.held.weights.items())
-        yield (f"Each GPU also holds {HELD}, which count: {parts} GiB. Data of cached latents and texts need fewer "
-               f"(recipes/curation/encode.yaml).")  # fmt: skip
+        fewer = " Data of cached latents and texts need fewer (recipes/curation/encode.yaml)."
+        kinds = request.held.kinds
+        yield f"Each GPU also holds {kinds}, which count: {parts} GiB.{fewer if HELD in kinds else ''}"
     yield from (f"Not counted: {note}" for note in request.held.notes())
 
 
-def fp8_sentences(question: Question) -> Iterator[str]:
+def fp8_sentences(question: PlanQuery) -> Iterator[str]:
     """Whether the model's linears are wide enough for FP8; nothing of a training in fp32 or bf16."""
     if question.fp8 is None:
         return
@@ -169,12 +170,12 @@ def _table(request: PlanRequest, shown: Sequence[tuple[int, LayoutChoice]], own:
             percent(spent.mfu), percent(spent.waits) if choice.plan.pipeline > 1 else "-", percent(spent.exchanges),
         ]  # fmt: skip
         if spent.days is not None:
-            cells += [digits(spent.days), large(spent.gpu_hours or 0)]
+            cells += [digits(spent.days), shorten(spent.gpu_hours or 0)]
         table.add_row(*cells, style="bold" if number == own else "")
     return table
 
 
-def _own(request: PlanRequest, answer: PlanResult, own: LayoutChoice | None) -> Iterator[str]:
+def _own_layout(request: PlanRequest, answer: PlanResult, own: LayoutChoice | None) -> Iterator[str]:
     if own is None:
         if request.own.world != answer.gpus:
             yield f"The recipe's own layout ({request.own}) is for {request.own.world:,} GPUs."
@@ -200,7 +201,7 @@ def _rules(request: PlanRequest, answer: PlanResult) -> Iterator[str]:
         yield f"Rule {rule.number} of arXiv 2503.12964 ({rule.text}): {verdict}."
 
 
-def serving_answers(question: Question, gpus: int, sequences: int) -> dict[ServingPrecision, ServingMemory | None]:
+def serving_answers(question: PlanQuery, gpus: int, sequences: int) -> dict[ServingPrecision, ServingMemory | None]:
     """What each GPU would hold; None in FP8 on GPUs that have no such products."""
     work, network = question.work, question.machine.network
     if sequences < 1:
@@ -212,11 +213,11 @@ def serving_answers(question: Question, gpus: int, sequences: int) -> dict[Servi
     }  # fmt: skip
 
 
-def serving_sentences(question: Question, gpus: int, sequences: int) -> Iterator[str]:
+def serving_sentences(question: PlanQuery, gpus: int, sequences: int) -> Iterator[str]:
     """The page: what is served, then a sentence for each precision."""
     work, gpu, network = question.work, question.machine.gpu, question.machine.network
     yield (
-        f"Serving {type(question.subject.model).__name__} of {large(work.parameters)} parameters on {gpus:,} "
+        f"Serving {type(question.subject.model).__name__} of {shorten(work.parameters)} parameters on {gpus:,} "
         f"{gpu.name}, of which each has {gib(gpu.usable_bytes)} GiB ({digits(gpu.usable_bytes / 1e9)} GB) to fill: "
         f"{sequences:,} x {work.tokens:,} tokens at once. Predicted, not measured."
     )

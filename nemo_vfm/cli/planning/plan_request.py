@@ -20,7 +20,7 @@ from nemo_vfm.cli.recipe_job import built_training
 from nemo_vfm.config import ingredient, trust_list
 from nemo_vfm.config.tree import Map, find
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.held_weights import Held
+from nemo_vfm.core.types.held_weights import ResidentWeights
 from nemo_vfm.core.types.training_data import HasBatchSizes, ResumablePhases
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
@@ -31,7 +31,7 @@ from nemo_vfm.perf.layouts import Subject
 from nemo_vfm.perf.model_facts import facts, sketch
 from nemo_vfm.perf.model_work import work_of
 from nemo_vfm.perf.network import Network
-from nemo_vfm.perf.planner import Question
+from nemo_vfm.perf.planner import PlanQuery
 from nemo_vfm.perf.step_time import Machine
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class PlannedSample:
 class PlanRequest:
     """A recipe's training, ready to be planned."""
 
-    question: Question  #: for the planner
+    question: PlanQuery  #: for the planner
     sample: PlannedSample  #: what it is reckoned for
     phase: str  #: the phase it is, where the recipe has several; else empty
     steps: int | None  #: of this phase or the training; None where only the clock or the data know
@@ -69,7 +69,7 @@ class PlanRequest:
     recompute: bool  #: whether the recipe's engine runs blocks again
     kept: int | None  #: checkpoints that stay on the disk; None keeps all
     checkpoint_bytes: int  #: of one
-    held: Held  #: the networks beside the model
+    held: ResidentWeights  #: the networks beside the model
 
 
 def parse_request(arguments: argparse.Namespace) -> PlanRequest:
@@ -116,7 +116,7 @@ def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own
         splits_weights_apart=not job.engine.compile,
     )  # fmt: skip
     held = job.held_beside()
-    question = Question(
+    question = PlanQuery(
         subject=subject, work=work, known=known, machine=machine,
         precision="fp32" if job.precision.compute == "fp32" else "bf16",  # of all but linears in FP8
         fp8=job.precision.fp8, average=job.ema is not None,

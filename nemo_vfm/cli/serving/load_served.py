@@ -60,7 +60,7 @@ def load_served(source: ServedSource) -> "ServedModel":
     from nemo_vfm.parallel.checkpoint import checkpoint
 
     known = known_model(source.folder, source.trust, source.allow_host, "are served")
-    saved = checkpoint.found(source.folder)
+    saved = checkpoint.open_checkpoint(source.folder)
     group = source.weights or ("ema" if "ema" in saved.groups else "model")
     model = _with_weights(known.model, source, group, Precision(source.precision).resolve()[0])
     tokenizer = known.tokenizer if source.tokenizer is None else FolderTokenizer(folder=source.tokenizer)
@@ -98,7 +98,7 @@ def _with_weights(model: "GPT", source: ServedSource, group: str, dtype: "torch.
                 scale_embedding=adapted.scale_embedding, window=adapted.window, experts=sizes.experts,
             )  # fmt: skip
     else:
-        weights = dict(checkpoint.weights_of(checkpoint.found(source.folder), group))
+        weights = dict(checkpoint.weights_of(checkpoint.open_checkpoint(source.folder), group))
     model = model.to_empty(device="cpu").to(dtype)
     if model.tied:
         model.head.weight = model.embedding.weight

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import LostRank, NemoVfmError, UserError
+from nemo_vfm.core.process import end_now
 
 if TYPE_CHECKING:
     from nemo_vfm.parallel.ranks.process_group import World
@@ -93,20 +94,12 @@ def _end_for(world: "World", error: Exception) -> NoReturn:
         world.confess(error)
     if ranks.is_first() or isinstance(error, LostRank):
         _end(str(error), error.exit_code if isinstance(error, NemoVfmError) else 1)
-    _leave(error.exit_code if isinstance(error, NemoVfmError) else 1)
+    end_now(error.exit_code if isinstance(error, NemoVfmError) else 1)
 
 
 def _end(sentence: str, status: int = LostRank.exit_code) -> NoReturn:
     from nemo_vfm.core import log
 
     with suppress(Exception):
-        sys.stderr.write(f"{log.plain(sentence)}. Rank {ranks.rank()} of the server ends\n")
-    _leave(status)
-
-
-def _leave(status: int) -> NoReturn:
-    """End here and now: other threads may wait for ranks that are gone."""
-    with suppress(Exception):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(status)
+        sys.stderr.write(f"{log.scrub(sentence)}. Rank {ranks.rank()} of the server ends\n")
+    end_now(status)

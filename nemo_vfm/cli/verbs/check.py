@@ -25,7 +25,7 @@ from nemo_vfm.runtime.command import composed_recipe
 from nemo_vfm.runtime.terminal import Terminal
 
 if TYPE_CHECKING:
-    from nemo_vfm.config import Composed, Problem, RecipientEntry
+    from nemo_vfm.config import ComposedRecipe, Problem, RecipientEntry
     from nemo_vfm.core.types.job import Job
     from nemo_vfm.core.types.json_value import Json
 
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         found = []
         for point in sweep.points:
-            own = sweep.alone(point)
+            own = sweep.arguments_of(point)
             composed, job, problems = _looked_at(own)
             if any(problem.kind == "error" for problem in problems):
                 sys.stdout.write(f"{' '.join(point.words())}\n")
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     status = 0
     for point in sweep.points:
         sys.stdout.write(f"{' '.join(point.words())}\n")
-        status = max(status, _one(sweep.alone(point)))
+        status = max(status, _one(sweep.arguments_of(point)))
     return status
 
 
@@ -124,7 +124,7 @@ def _one(arguments: argparse.Namespace) -> int:
     return 2 if errors else 0
 
 
-def _looked_at(arguments: argparse.Namespace) -> "tuple[Composed, Job | None, list[Problem]]":
+def _looked_at(arguments: argparse.Namespace) -> "tuple[ComposedRecipe, Job | None, list[Problem]]":
     """A recipe, what it builds where nothing is wrong with it, and what is."""
     from nemo_vfm.config import RecipeError, build, check, trust_list
     from nemo_vfm.runtime.user_permissions import permissions
@@ -146,16 +146,16 @@ def _looked_at(arguments: argparse.Namespace) -> "tuple[Composed, Job | None, li
         problems += [one for one in refused
                      if one.path and not any(f"{path}.".startswith(f"{one.path}.") for path in waiting)]  # fmt: skip
     if not any(problem.kind == "error" for problem in problems):
-        from nemo_vfm.runtime.checks.meta_build import unfit
+        from nemo_vfm.runtime.checks.meta_build import refusals
         from nemo_vfm.runtime.checks.shareable_batches import unshareable
 
         # What could not be built or shared by the ranks of its plan.
-        problems += unfit(composed, tried, trust, allowed) or ([] if tried is None else unshareable(composed, tried))
+        problems += refusals(composed, tried, trust, allowed) or ([] if tried is None else unshareable(composed, tried))
     return composed, job, problems
 
 
 def _work(
-    arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]"
+    arguments: argparse.Namespace, composed: "ComposedRecipe", job: "Job | None", missing: "Sequence[Problem]"
 ) -> "Json":
     from nemo_vfm.cli.recipe_job import stand_in_job
     from nemo_vfm.config import needs, trust_list
@@ -171,13 +171,13 @@ def _work(
 
 
 def _recipients_and_packages(
-    arguments: argparse.Namespace, composed: "Composed"
+    arguments: argparse.Namespace, composed: "ComposedRecipe"
 ) -> "tuple[list[RecipientEntry], list[str]]":
     """What it would reach; a sentence where optional packages are missing here, which another machine may have."""
     from nemo_vfm.config import recipients, trust_list
-    from nemo_vfm.runtime.checks.missing_packages import missing_packages, sentence
+    from nemo_vfm.runtime.checks.missing_packages import describe_missing, missing_packages
     from nemo_vfm.runtime.user_permissions import permissions
 
     trust, allowed = trust_list(arguments.trust), permissions(arguments.allow_host, composed.path)
     missing = missing_packages(composed, trust, allowed)
-    return recipients(composed, trust, allowed), [sentence(missing)] if missing else []
+    return recipients(composed, trust, allowed), [describe_missing(missing)] if missing else []

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read what the runs left and write the page; nothing else is written."""
     from nemo_vfm.core.log import warn
-    from nemo_vfm.core.types.job import SWEEP
+    from nemo_vfm.core.types.job import RECIPE, SWEEP
     from nemo_vfm.runtime import sweep_table
     from nemo_vfm.runtime.compared_runs import write_comparison
 
@@ -34,8 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     for folder in arguments.folders:
         if (folder / SWEEP).is_file():
             points = (folder / row["name"] for row in sweep_table.gather_rows(folder)["points"])
-            folders |= {str(point): point for point in points if (point / "recipe.yaml").is_file()}
-        elif (folder / "recipe.yaml").is_file():
+            folders |= {str(point): point for point in points if (point / RECIPE).is_file()}
+        elif (folder / RECIPE).is_file():
             folders[str(folder)] = folder
         elif folder.exists():  # of `sweep/*`, the sweep's own files and the points that have not begun
             left_out.append(str(folder))

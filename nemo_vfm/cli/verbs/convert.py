@@ -224,17 +224,16 @@ def _of_folder(source: Path, folder: Path, key: str | None) -> str:
 def _child(source: Path, words: Sequence[str]) -> str:
     """What the converting process says; it gets no secrets from our environment."""
     from nemo_vfm.core.errors import DataError
+    from nemo_vfm.core.process import how_it_ended, run_module
 
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "nemo_vfm.cli.conversion.convert_child", *words]
     try:
-        # Our own interpreter and module; the file's name is an argument and never a command.
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S)  # noqa: S603
+        done = run_module("nemo_vfm.cli.conversion.convert_child", words, env=environment, timeout_s=_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         raise DataError(f"{source}: converting took longer than {_TIMEOUT_S:.0f} s and was ended") from error
     if done.returncode < 0:
-        raise DataError(f"{source}: the converting process was ended by signal {-done.returncode}: the file asks for "
-                        f"more time or memory than one of its size may")  # fmt: skip
+        raise DataError(f"{source}: the converting process {how_it_ended(done.returncode)}: the file asks for more "
+                        f"time or memory than one of its size may")  # fmt: skip
     if done.returncode:
         raise DataError(done.stderr.strip() if done.returncode == 2 else f"{source}: {done.stderr.strip()[-500:]}")
     return done.stdout.strip()

@@ -43,11 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.recipe == PROJECT:
         return _project(arguments)
     from nemo_vfm.cli.copy_recipe import copied_text, flat_text, ingredients, place_of, recipes_in, write
-    from nemo_vfm.config import Mark, Roots, Source
+    from nemo_vfm.config import Mark, Roots, SourceText
     from nemo_vfm.core.storage.files import read_bytes
 
     roots = Roots.standard(arguments.conf)
-    file = roots.recipe(arguments.recipe, Mark(Source(arguments.recipe, ())))
+    file = roots.recipe(arguments.recipe, Mark(SourceText(arguments.recipe, ())))
     dest = place_of(file, arguments.dest, roots)
     text = flat_text(file, dest, roots, arguments.conf) if arguments.flat else copied_text(file, dest, roots)
     texts, notes = {dest: text}, {dest: f"from {file}"}

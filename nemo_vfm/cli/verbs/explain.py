@@ -74,9 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
         if (Path(arguments.name) / ROWS).is_file():
             return tell_of_row(Path(arguments.name), arguments.key, as_json=arguments.json)
         if names_run(arguments.name, arguments.key) and not is_folder_of_shards(Path(arguments.name)):
-            from nemo_vfm.explain.clip.write_report import tell_of
+            from nemo_vfm.explain.clip.write_report import explain_clip
 
-            return tell_of(Path(arguments.name), arguments.key, as_json=arguments.json, out=arguments.out)
+            return explain_clip(Path(arguments.name), arguments.key, as_json=arguments.json, out=arguments.out)
         if (where := shards_named(arguments.name)) is not None:
             from nemo_vfm.explain.shards.browse_shards import browse
 
@@ -197,7 +197,7 @@ def default_words(argument: "ArgumentInfo") -> str:
     """A default as the page says it."""
     from nemo_vfm.cli.catalogue.constructor_arguments import node_of
     from nemo_vfm.config.emit import text_of
-    from nemo_vfm.config.tree import Map, Scalar, plain
+    from nemo_vfm.config.tree import Map, Scalar, to_plain
 
     if argument.given:
         return "given by the job when it is made"
@@ -208,4 +208,4 @@ def default_words(argument: "ArgumentInfo") -> str:
         return f"default {(node.target() or '{}').rpartition('.')[2]}"
     if node is None:
         return "has its own default"
-    return f"default {text_of(node.value) if isinstance(node, Scalar) else plain(node)}"
+    return f"default {text_of(node.value) if isinstance(node, Scalar) else to_plain(node)}"

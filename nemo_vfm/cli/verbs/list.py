@@ -1,11 +1,11 @@
-"""List the recipes by group; with a group or a word, what each is, needs, takes and gives.
+"""List the recipes by group; with a group or a word, also each one's title, hardware, time, result and extras.
 
-Yours in ./recipes and ours are listed. Nothing is parsed or imported.
+Recipes in ./recipes and those of the package are listed. Nothing is parsed or imported.
 
 Examples:
   nemo-vfm list                 # names of all recipes, by group
-  nemo-vfm list diffusion/      # a group: titles, hardware, time, expected result, extras that are needed
-  nemo-vfm list lora wan        # those with these words in name or title
+  nemo-vfm list diffusion/      # a group, with the headers of its recipes
+  nemo-vfm list lora wan        # those with both words in name or title
 """
 
 import argparse
@@ -21,13 +21,13 @@ from nemo_vfm.core.sanitize import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which recipes."""
+    """Add FILTER, any number of times."""
     parser.add_argument("filters", metavar="FILTER", nargs="*", default=[],
                         help="a group such as `diffusion/`, or words that are in a recipe's name or title")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read the comments on top of every recipe; no recipe is parsed."""
+    """Print names, or the headers of the recipes that match every filter. UserError if none does."""
     from nemo_vfm.config.roots import Roots
     from nemo_vfm.core.errors import UserError
 
@@ -41,30 +41,30 @@ def run(arguments: argparse.Namespace) -> int:
             listed = [printable(name, 200) for _, name in members]
             sys.stdout.write(f"{group} ({len(listed)})\n" if group else "")
             sys.stdout.writelines(f"{line}\n" for line in _wrap(", ".join(listed), width))
-        more = "`nemo-vfm list GROUP` or `nemo-vfm list WORD` shows what each is, needs, takes and gives."
+        more = "`nemo-vfm list GROUP` or `nemo-vfm list WORD` shows titles, hardware, time, results and extras."
         sys.stdout.writelines(f"{line}\n" for line in textwrap.wrap(more, width))
         return 0
-    words, found = arguments.filters, dict[str, RecipeHeader]()
+    filters, found = arguments.filters, dict[str, RecipeHeader]()
     for name, file in sorted(recipes.items()):
-        one = header(file)
-        text = f"{name} {one.title}".lower()
-        # All words count, each as a group or as a part of the name or title.
-        if all(name.startswith(word) if word.endswith("/") else word.lower() in text for word in words):
-            found[name] = one
+        head = header(file)
+        text = f"{name} {head.title}".lower()
+        # A filter that ends in / is a group, any other a part of the name or title.
+        if all(name.startswith(word) if word.endswith("/") else word.lower() in text for word in filters):
+            found[name] = head
     if not found:
         known = {part for name in recipes for part in (name, *name.split("/"))}
-        close = difflib.get_close_matches(words[0], sorted(known), n=1)
+        close = difflib.get_close_matches(filters[0], sorted(known), n=1)
         hint = f"did you mean {close[0]}?" if close else "`nemo-vfm list` shows all names"
-        raise UserError(f"no recipe has {' and '.join(map(repr, words))} in its name or title; {hint}")
-    for name, one in found.items():
-        costs = [("hardware", one.hardware), ("time", one.time), ("expected", one.expected),
-                 ("needs", line_of_extras(one.extras) if one.extras else "")]  # fmt: skip
-        texts = filter(None, (one.title, *(f"{what}: {text}" for what, text in costs if text)))
+        raise UserError(f"no recipe has {' and '.join(map(repr, filters))} in its name or title; {hint}")
+    for name, head in found.items():
+        fields = [("hardware", head.hardware), ("time", head.time), ("expected", head.expected),
+                  ("needs", line_of_extras(head.extras) if head.extras else "")]  # fmt: skip
+        texts = filter(None, (head.title, *(f"{what}: {text}" for what, text in fields if text)))
         lines = [line for text in texts for line in _wrap(text, width)]
         sys.stdout.write(f"{printable(name, 200)}\n" + "".join(f"{line}\n" for line in lines))
     return 0
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    # A command or a path is not torn at its hyphens.
+    # Not at hyphens, which would break commands and paths.
     return textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)

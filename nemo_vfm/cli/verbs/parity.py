@@ -113,7 +113,7 @@ def _rows(
     from nemo_vfm.parallel.verify import parity
     from nemo_vfm.parallel.verify.rank_pool import Pool
 
-    with Pool(ranks[-1], parity.quiet) as pool:
+    with Pool(ranks[-1], parity.silence_warnings) as pool:
         parity.one_device(pool, ready, ranks[-1])
         if not ready.takes_packed:
             yield parity.ParityRow(LayoutCase({}, packed=True), 1, "refused", reason=parity.NOT_PACKED)

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from nemo_vfm.cli.arguments import GPU, NETWORK, add_recipe_arguments, add_sample_arguments
 from nemo_vfm.cli.without_gc import without_collection
 from nemo_vfm.config import Roots, compose
-from nemo_vfm.config.recipe_errors import Mark, Source
-from nemo_vfm.config.tree import find, plain
+from nemo_vfm.config.recipe_errors import Mark, SourceText
+from nemo_vfm.config.tree import find, to_plain
 from nemo_vfm.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -150,11 +150,11 @@ def with_cluster(arguments: argparse.Namespace) -> argparse.Namespace:
     networks: list[str] = []
     if names:  # what the cluster's file says, and what changes it
         roots, cluster = Roots.standard(arguments.conf), names[-1].partition("=")[2]
-        file = roots.require_ingredient(_SLOT, cluster, Mark(Source.typed(names[-1]), 1, len(_SLOT) + 2))
+        file = roots.require_ingredient(_SLOT, cluster, Mark(SourceText.from_word(names[-1]), 1, len(_SLOT) + 2))
         changes = [word.replace(f"{_SLOT}.", "", 1) for word in ours if _path(word).startswith(f"{_SLOT}.")]
         root = compose(file, changes, arguments.conf).root
         found = [find(root, key) for key in ("gpu", "gpus_per_node", "segment")]
-        gpu, per_node, segment = (None if node is None else plain(node) for node in found)
+        gpu, per_node, segment = (None if node is None else to_plain(node) for node in found)
         if not isinstance(per_node, int) or per_node < 1 or not isinstance(gpu, str):
             raise UserError(f"cluster={cluster} names no GPUs, so there is nothing to plan for; choose another, or add "
                             f"cluster.gpu=h100 cluster.gpus_per_node=8")  # fmt: skip

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read what the run left and write `report.html`; of a sweep, `sweep.json`."""
     from nemo_vfm.core.errors import RunFolderError
-    from nemo_vfm.core.types.job import SWEEP
+    from nemo_vfm.core.types.job import RECIPE, SWEEP
     from nemo_vfm.runtime import sweep_table
     from nemo_vfm.runtime.compared_runs import show_sweep
 
@@ -25,8 +25,8 @@ def run(arguments: argparse.Namespace) -> int:
         found = sweep_table.gather_rows(arguments.folder)
         show_sweep(list(found["axes"]), found["points"], arguments.folder)
         return 0
-    if not (arguments.folder / "recipe.yaml").is_file():
-        raise RunFolderError(f"{arguments.folder} is not a run folder: it has no recipe.yaml")
+    if not (arguments.folder / RECIPE).is_file():
+        raise RunFolderError(f"{arguments.folder} is not a run folder: it has no {RECIPE}")
     from nemo_vfm.report import page
 
     sys.stdout.write(f"{printable(str(page.write(arguments.folder)), _LONGEST)}\n")

@@ -83,9 +83,9 @@ def show(ending: RunEnding) -> None:
 
 
 def _sentence(ending: RunEnding) -> str:
-    from nemo_vfm.core.log import plain
+    from nemo_vfm.core.log import scrub
 
-    message = plain(str(ending.error))
+    message = scrub(str(ending.error))
     if isinstance(ending.error, NextPhase):
         return message
     if isinstance(ending.error, Preempted):

@@ -22,11 +22,12 @@ from nemo_vfm.cli.without_gc import without_collection
 from nemo_vfm.config.emit import text_of, with_places
 from nemo_vfm.config.tree import Map, Node, Scalar, Seq, join
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.job import RECIPE
 from nemo_vfm.runtime.command import composed_recipe
 from nemo_vfm.runtime.terminal import Terminal
 
 if TYPE_CHECKING:
-    from nemo_vfm.config import Composed
+    from nemo_vfm.config import ComposedRecipe
 
 _ALIGNED = 48  # a longer value is not aligned with the others
 _IGNORED = ("run_dir",)  # where a run lies is no part of what it is
@@ -60,7 +61,7 @@ def _width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def _tree(composed: "Composed", arguments: argparse.Namespace, *, keep: frozenset[str] = frozenset()) -> Map:
+def _tree(composed: "ComposedRecipe", arguments: argparse.Namespace, *, keep: frozenset[str] = frozenset()) -> Map:
     from nemo_vfm.config.interpolate import resolve
 
     tree = resolve(composed.root, keep_env=True, keep=keep)[0]
@@ -92,7 +93,7 @@ def _write_differences(arguments: argparse.Namespace) -> None:
     for name, changes in ((arguments.recipe, [] if second is None else words), (second or arguments.recipe, words)):
         file = name
         if Path(name).is_dir():
-            file = str(Path(name) / "recipe.yaml")
+            file = str(Path(name) / RECIPE)
             if not Path(file).is_file():
                 raise UserError(f"{name} is a folder without recipe.yaml; give a recipe or a run folder")
         composed = composed_recipe(argparse.Namespace(**{**vars(arguments), "recipe": file, "overrides": changes}))

@@ -23,7 +23,7 @@ _ENDS: Mapping[str, Ending] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ChatAnswer:
     """One answer of a model."""
 
     text: str  #: what it said, without what it thought; empty where it is blocked
@@ -97,7 +97,7 @@ class Chat(EndpointModel):
         self.endpoint, self.model, self.require_echo = endpoint, model, require_echo
         self.max_tokens, self.max_completion_tokens, self.temperature = max_tokens, max_completion_tokens, temperature
 
-    def say(self, messages: Sequence[Json]) -> Said:
+    def say(self, messages: Sequence[Json]) -> ChatAnswer:
         """What the model says.
 
         Raises:
@@ -178,7 +178,7 @@ def require_own(answer: Answer, *, echoed: bool) -> None:
         raise EndpointError("the response lacks its request's id, which require_echo needs")
 
 
-def said_in(body: Json, seconds: float) -> Said:
+def said_in(body: Json, seconds: float) -> ChatAnswer:
     """What the body of an answer of `chat/completions` says, which took so many seconds.
 
     Raises:
@@ -215,10 +215,10 @@ def require_said(text: str, thought: str, ending: Ending) -> None:
     raise EndpointFault("the model returned nothing, as overloaded servers do; try again later")
 
 
-def said_by(body: Json, text: str, ending: Ending, seconds: float, thought: str = "") -> Said:
+def said_by(body: Json, text: str, ending: Ending, seconds: float, thought: str = "") -> ChatAnswer:
     """A text that was found in an answer's body, with what the body says of model and tokens."""
     usage = body.get("usage") or {}
-    return Said(
+    return ChatAnswer(
         text, ending, str(body.get("model", ""))[:200], str(body.get("system_fingerprint") or "")[:200],
         _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), seconds, thought,
     )  # fmt: skip

@@ -96,7 +96,7 @@ class Endpoint:
             raise ValueError("give either `name`, from your endpoints file, or `url`")
         try:  # what the user says about the service, and where it is
             if name is not None:
-                self.allowed = permissions.named(name)
+                self.allowed = permissions.find_endpoint(name)
                 self.url = service_url(self.allowed.url)
             else:
                 self.url = service_url(str(url))

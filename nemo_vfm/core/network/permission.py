@@ -14,12 +14,12 @@ from typing import Annotated, Protocol, runtime_checkable
 
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, is_private, service_url
 from nemo_vfm.core.secret import register
-from nemo_vfm.core.storage.files import real
+from nemo_vfm.core.storage.files import real_path
 from nemo_vfm.core.storage.uri import SCHEMES, Address
 from nemo_vfm.core.types.json_value import Json
 
 
-class Sent:
+class SentMark:
     """Marks an argument whose text leaves this machine: see `SentText`."""
 
 
@@ -31,9 +31,9 @@ class UserOnly:
 
 
 #: A text that is sent to somebody: what comes from the environment is refused in it.
-SentText = Annotated[str, Sent()]
+SentText = Annotated[str, SentMark()]
 #: JSON that is sent to somebody.
-SentJson = Annotated[Json, Sent()]
+SentJson = Annotated[Json, SentMark()]
 _FOLDER = "file://"  # before a folder that a run may write in
 #: A key typed in the place of a variable's name is not shown again, so lower case, which keys have, is refused.
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
@@ -90,9 +90,9 @@ class Permissions:
     @classmethod
     def of(cls, *words: str) -> "Permissions":
         """What `--allow-host` says, a word each."""
-        return cls(together(map(allowed_host, words)))
+        return cls(merge_hosts(map(allowed_host, words)))
 
-    def named(self, name: str) -> AllowedHost:
+    def find_endpoint(self, name: str) -> AllowedHost:
         """The endpoint of the user's file that a recipe names.
 
         Raises:
@@ -125,7 +125,7 @@ class Permissions:
     def may_write(self, path: Path) -> bool:
         """Whether the user allows the folder that a path lies in, or the path itself."""
         folders = (Path(one.place.removeprefix(_FOLDER)) for one in self.allowed if one.place.startswith(_FOLDER))
-        return any(real(path).is_relative_to(real(folder)) for folder in folders)
+        return any(real_path(path).is_relative_to(real_path(folder)) for folder in folders)
 
     def refusal(self, place: str) -> str:
         """Why nothing goes to a host or bucket that a recipe names, and what the user can do."""
@@ -141,7 +141,7 @@ class Permissions:
 NOTHING = Permissions()
 
 
-def together(found: Iterable[AllowedHost]) -> tuple[AllowedHost, ...]:
+def merge_hosts(found: Iterable[AllowedHost]) -> tuple[AllowedHost, ...]:
     """All of them, those that say the same once.
 
     Raises:

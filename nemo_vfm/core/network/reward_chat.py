@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from nemo_vfm.core.network.chat import EndpointModel, Said, require_own, said_by
+from nemo_vfm.core.network.chat import ChatAnswer, EndpointModel, require_own, said_by
 from nemo_vfm.core.network.endpoint import Endpoint, EndpointError, EndpointFault
 from nemo_vfm.core.network.http_connection import one_line
 from nemo_vfm.core.network.permission import SentText
@@ -29,7 +29,7 @@ class RewardChat(EndpointModel):
             raise ValueError("model must be its name at the endpoint")
         self.endpoint, self.model, self.require_echo = endpoint, model, require_echo
 
-    def say(self, messages: Sequence[Json]) -> Said:
+    def say(self, messages: Sequence[Json]) -> ChatAnswer:
         """The scores of the assistant's message at the end.
 
         Raises:

@@ -73,7 +73,7 @@ def is_full(error: BaseException) -> bool:
     return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)  # FFmpeg's own errors have it, too
 
 
-def real(path: Path) -> Path:
+def real_path(path: Path) -> Path:
     """Where a path leads; links in a circle lead to themselves, where `resolve` would raise RuntimeError."""
     return Path(os.path.realpath(path))
 

@@ -221,26 +221,26 @@ def service(scheme: str) -> tuple[str, tuple[str, ...]]:
         where = f"{endpoint} (AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL)"
     ends = ("_KEY", "_KEY_ID", "_TOKEN", "_PROFILE", "_CREDENTIALS", "_STRING", "_FILE", "_NAME")
     set_ones = sorted(name for name in os.environ if name.startswith(named) and name.endswith(ends))
-    return where, () if _anonymous() else tuple(set_ones)
+    return where, () if _is_anonymous() else tuple(set_ones)
 
 
 def _system(scheme: str) -> Any:
     """fsspec's file system of a scheme, one a process and configuration: a client is never shared over a fork."""
-    key = (os.getpid(), scheme, _endpoint(), _anonymous(), timeout_s())
+    key = (os.getpid(), scheme, _endpoint(), _is_anonymous(), timeout_s())
     if key in _systems:
         return _systems[key]
     if scheme != "s3":
         import fsspec
 
         require(BACKENDS[scheme], purpose=f"an address with {scheme}://")
-        given = {"token": "anon"} if scheme == "gs" and _anonymous() else {}
+        given = {"token": "anon"} if scheme == "gs" and _is_anonymous() else {}
         return _systems.setdefault(key, fsspec.filesystem(scheme, **given))
     from fsspec.implementations.arrow import ArrowFSWrapper
 
     arrow, endpoint = _arrow(), _endpoint()
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     client = arrow.S3FileSystem(
-        anonymous=_anonymous(),
+        anonymous=_is_anonymous(),
         # A server of one's own has no region, and asking the machine's cloud for one takes seconds where there is none.
         region=region or ("us-east-1" if endpoint else None),
         endpoint_override=endpoint,
@@ -261,7 +261,7 @@ def _endpoint() -> str | None:
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
 
 
-def _anonymous() -> bool:
+def _is_anonymous() -> bool:
     return os.environ.get("AWS_NO_SIGN_REQUEST", "").lower() in _TRUE
 
 

@@ -1,18 +1,24 @@
 """Marks the arguments of components that name what a run writes, and keeps the files of others from being changed."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from nemo_vfm.core.errors import UserError
 
 
+@dataclass(frozen=True, slots=True)
 class WriteMark:
     """Marks an argument whose file or folder is written: see `WritePath`."""
+
+    changes: bool = False  #: whether it must be there already
 
 
 #: A file or folder that a component creates, changes or deletes. A recipe may name one below the working directory or
 #: in the run folder; elsewhere the user must have typed or allowed it (docs/how-to/clusters/permissions.md).
 WritePath = Annotated[Path, WriteMark()]
+#: The same of one that the component does not create.
+ChangedPath = Annotated[Path, WriteMark(changes=True)]
 
 
 def require_own(path: Path, beginning: bytes, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Declares codecs, tokenizers, encoders of texts and images, and names the families of pipelines that have them.
+"""Declares codecs, tokenizers, encoders of texts and images, pipelines that have them, and families of pipelines.
 
 Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token.
 """
@@ -109,6 +109,32 @@ class ImageTokens(Protocol):
     def fingerprint(self) -> str:
         """Changes whenever the same image would give different tokens."""
         ...
+
+
+@runtime_checkable
+class VideoPipeline(Protocol):
+    """A pipeline such as `TextToVideo`: objective, codec, text encoder and frame conditioning, and how it samples.
+
+    The parts are no members here: a pipeline may read its folder when the first one is used.
+    """
+
+    def is_guided(self) -> bool:
+        """Return whether sampling needs the unconditional estimate."""
+        ...
+
+    def is_for_another(self, family: str) -> bool:
+        """Return whether these settings are for another pretrained family."""
+        ...
+
+
+@runtime_checkable
+class DrawsVideos(Protocol):
+    """A job or callback that draws videos of one size with a pipeline."""
+
+    pipeline: VideoPipeline
+    num_frames: int
+    height_px: int
+    width_px: int
 
 
 @runtime_checkable

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.errors import DataError, UserError
 
-HELD = "encoders and codecs"
+HELD, FROZEN = "encoders and codecs", "frozen models (weights alone)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class MakesPartsLate(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ResidentWeights:
     """What stands beside a model on each GPU."""
 
     weights: Mapping[str, int] = field(default_factory=dict)  #: bytes by name
@@ -57,12 +57,18 @@ class Held:
         """Of all that is known."""
         return sum(self.weights.values())
 
+    @property
+    def kinds(self) -> str:
+        """What they are, in words."""
+        frozen = [" at weights.frozen." in name for name in self.weights]
+        return FROZEN if frozen and all(frozen) else f"{HELD}, {FROZEN}" if any(frozen) else HELD
+
     def notes(self) -> list[str]:
         """A sentence on each whose size is not known."""
         return [f"{at} holds a network on each GPU, too, of unknown size: {why}" for at, why in self.unknown.items()]
 
 
-def held_below(parts: Mapping[str, object]) -> Held:
+def held_below(parts: Mapping[str, object]) -> ResidentWeights:
     """Everything that these parts, by address, hold at whatever depth."""
     from torch import nn  # `check --work` imports this module, and runs on login nodes
 
@@ -84,7 +90,7 @@ def held_below(parts: Mapping[str, object]) -> Held:
                 waiting += [(f"{at}.{name}", below) for name, below in _below(part)]
         except (UserError, DataError, OSError) as error:  # a folder that is given later, a package that is not here
             unknown[at] = str(error)
-    return Held(weights, unknown)
+    return ResidentWeights(weights, unknown)
 
 
 def _below(part: object) -> Iterator[tuple[str, object]]:

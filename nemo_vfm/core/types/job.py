@@ -15,8 +15,10 @@ LAUNCH, PARTS = "launch", "parts"
 LOCK, STATUS, MANIFEST, RECIPE = ".lock", "status.json", "manifest.json", "recipe.yaml"
 #: Records in the folder of a step, or of a run without steps: what it was asked for; what came of it.
 STARTED, DONE = "started.json", "done.json"
+#: What a person reads of a run: why it failed; its page.
+TRACEBACK, REPORT = "traceback.txt", "report.html"
 #: All that a run writes of itself but the lock; the recipe last, without which a folder is no run's.
-RECORDS = (STATUS, MANIFEST, STARTED, "traceback.txt", "report.html", RECIPE)
+RECORDS = (STATUS, MANIFEST, STARTED, TRACEBACK, REPORT, RECIPE)
 #: The table beside the runs of a sweep.
 SWEEP = "sweep.json"
 
@@ -138,6 +140,8 @@ class Needs:
     phases: tuple[PhaseNeeds, ...] = ()  #: in order; none where there is one
     degrees: Mapping[str, int] = field(default_factory=dict)  #: of the widest layout, by axis
     engine: str = ""  #: what carries a training out: torch or megatron; empty where nothing is trained
+    plannable: bool = False  #: whether it trains by our own steps, so that `nemo-vfm plan` can rank layouts for it
+    any_nodes: bool = False  #: whether it takes all GPUs of as many machines as it gets: files of its own say how many
     ray: bool = False  #: whether its work is spread by Ray
     rounds: int = 0  #: how often all parts of a `ShardedJob` are gone through; 0 where it has no parts
     #: `{argument: names}`: of the argument's mapping, nothing reads any other name.
@@ -157,6 +161,15 @@ class HasNeeds(Protocol):
             num_gpus: plan for so many, too, which may build the model without memory.
             folder: the run folder in which it would resume.
         """
+        ...
+
+
+@runtime_checkable
+class MakesVocab(Protocol):
+    """A job that makes a tokenizer, or texts as its tokens, for the steps after it."""
+
+    def made_vocab(self) -> tuple[str, object]:
+        """A folder in its run folder, and how many tokens there are at most, or the tokenizer that says it."""
         ...
 
 

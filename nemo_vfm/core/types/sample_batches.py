@@ -31,7 +31,7 @@ class SampleBatch:
     def cut(self, parts: int) -> "Sequence[SampleBatch]":
         count = max(1, min(parts, len(self)))
         borders = [len(self) * n // count for n in range(count + 1)]
-        return [replace(self, **_between(self, begin, end)) for begin, end in itertools.pairwise(borders)]
+        return [replace(self, **_slice_fields(self, begin, end)) for begin, end in itertools.pairwise(borders)]
 
     def to(self, device: "torch.device | str") -> Self:
         import torch
@@ -39,7 +39,7 @@ class SampleBatch:
         present = {name: getattr(self, name) for name in self.__dataclass_fields__}
         tensors = {name: value for name, value in present.items() if isinstance(value, torch.Tensor)}
         moved: dict[str, Any] = {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
-        if isinstance(self, _Captioned):
+        if isinstance(self, _CaptionedBatch):
             moved["members"] = {name: tensor.to(device, non_blocking=True) for name, tensor in self.members.items()}
         return replace(self, **moved)
 
@@ -54,7 +54,7 @@ class TokenBatch(SampleBatch):
 
 
 @dataclass(slots=True)
-class _Captioned(SampleBatch):
+class _CaptionedBatch(SampleBatch):
     """Samples with text: embedded where embeddings are cached, and else only captions."""
 
     captions: tuple[str, ...]
@@ -67,7 +67,7 @@ class _Captioned(SampleBatch):
 
 
 @dataclass(slots=True)
-class VideoBatch(_Captioned):
+class VideoBatch(_CaptionedBatch):
     """Videos of one shape: either their latents or their pixels."""
 
     latents_BCTHW: "Tensor | None" = None
@@ -75,7 +75,7 @@ class VideoBatch(_Captioned):
 
 
 @dataclass(slots=True)
-class PackedBatch(_Captioned):
+class PackedBatch(_CaptionedBatch):
     """Latents of videos of any shapes, laid one after another."""
 
     latents_XC: "Tensor" = field(kw_only=True)  #: positions of one sample after another, time slowest, width fastest
@@ -90,7 +90,7 @@ class PackedBatch(_Captioned):
         """
         pieces: list[PackedBatch | VideoBatch] = []
         if self.apart:
-            pieces += self.alone()
+            pieces += self.unpack()
         else:
             ends = list(itertools.accumulate((math.prod(size) for size in self.sizes_THW), initial=0))
             # Where to cut into parts of nearly as many positions, none empty.
@@ -101,18 +101,18 @@ class PackedBatch(_Captioned):
                 borders.append(min(max(nearest, borders[-1] + 1), last - (count - part)))
             for begin, end in itertools.pairwise([*borders, last]):
                 rows = self.latents_XC[ends[begin] : ends[end]]
-                pieces.append(replace(self, **_between(self, begin, end, "latents_XC", "apart"), latents_XC=rows))
+                pieces.append(replace(self, **_slice_fields(self, begin, end, "latents_XC", "apart"), latents_XC=rows))
         again = replace(pieces[-1], weight_B=pieces[-1].weight_B * 0)
         return pieces + [again] * ((self.apart or parts) - len(pieces))
 
-    def alone(self) -> list[VideoBatch]:
+    def unpack(self) -> list[VideoBatch]:
         """Each sample as a batch of one shape."""
         videos = unpack_latents(self.latents_XC, self.sizes_THW)
-        each = (_between(self, place, place + 1, "latents_XC", "sizes_THW", "apart") for place in range(len(self)))
+        each = (_slice_fields(self, place, place + 1, "latents_XC", "sizes_THW", "apart") for place in range(len(self)))
         return [VideoBatch(self.index, latents_BCTHW=video, **one) for video, one in zip(videos, each, strict=True)]
 
 
-def _between(batch: SampleBatch, begin: int, end: int, *other: str) -> dict[str, Any]:
+def _slice_fields(batch: SampleBatch, begin: int, end: int, *other: str) -> dict[str, Any]:
     """The fields with one entry a sample, of the samples begin..end; those named in `other` have none."""
     found: dict[str, Any] = {}
     for name in batch.__dataclass_fields__.keys() - {"index", *other}:

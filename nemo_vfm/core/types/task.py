@@ -3,7 +3,7 @@
 Shape letters: B batch, T frames, K numbers a frame.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -104,10 +104,23 @@ class TakesTurns(Task, Protocol):
 
 
 @runtime_checkable
+class ReadsModels(Task, Protocol):
+    """A task that reads frozen models beside the one that is trained: a teacher, a reference, a critic."""
+
+    def models_objection(self, model: "nn.Module", frozen: "Mapping[str, nn.Module]") -> str:
+        """Why it cannot train a model with these, all perhaps without memory, as a sentence; empty where it can."""
+        ...
+
+    def read_models(self, models: "Mapping[str, Callable[..., Tensor]]") -> None:
+        """Take them by name before the first batch; a call is the model's forward, in evaluation, without gradients."""
+        ...
+
+
+@runtime_checkable
 class ReportsPerplexity(Protocol):
     """A task whose mean loss people know by another number."""
 
-    def named(self, loss: float) -> Mapping[str, float]:
+    def loss_metrics(self, loss: float) -> Mapping[str, float]:
         """`{name: number}` for a mean loss."""
         ...
 
@@ -161,7 +174,7 @@ class HasValidationMetrics(ScoresSamples, Protocol):
         """What a batch counts, once `tags` has the scores."""
         ...
 
-    def merged(self, parts: Sequence[Contribution]) -> Contribution:
+    def merge(self, parts: Sequence[Contribution]) -> Contribution:
         """What several count together, in any order and however the samples are spread over them."""
         ...
 
@@ -174,7 +187,7 @@ class HasValidationMetrics(ScoresSamples, Protocol):
 class RanksGroups(ScoresSamples, Protocol):
     """A task whose samples are of users or sessions, so that each one's can be ranked among each other."""
 
-    def grouped(self, prepared: ModelInputs, group: str) -> "Mapping[str, Mapping[str, Tensor]]":
+    def group_scores(self, prepared: ModelInputs, group: str) -> "Mapping[str, Mapping[str, Tensor]]":
         """`group`, `score`, `label` and `weight` of each sample, (B,) each, once `tags` has the scores.
 
         Returns:

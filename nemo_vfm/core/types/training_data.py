@@ -66,7 +66,7 @@ class ResumableData(TrainingData, Protocol):
         """What decides which of its samples share a batch, such as batch sizes and weights; once it is started."""
         ...
 
-    def batched(self, batching: "Json") -> Self:
+    def with_batching(self, batching: "Json") -> Self:
         """A copy to be started, with the batches that `batching` once told.
 
         Raises:
@@ -130,6 +130,10 @@ class HasColumns(Protocol):
 @runtime_checkable
 class HasTableRows(Protocol):
     """Training data whose ids are rows of embedding tables of known sizes."""
+
+    def is_written(self) -> bool:
+        """Whether it is there, or an earlier step has still to write it; before it is started."""
+        ...
 
     def table_rows(self) -> Mapping[str, int]:
         """Of each feature the rows of its table; before it is started.

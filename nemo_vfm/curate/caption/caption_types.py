@@ -45,7 +45,7 @@ class Caption:
     windows: tuple[Json, ...] = ()  #: for a clip, the caption of each of its windows
 
     @property
-    def spoken(self) -> bool:
+    def has_text(self) -> bool:
         """Whether there is a caption."""
         return self.status in SPOKEN
 
@@ -98,12 +98,12 @@ class View:
         from nemo_vfm.data.video.image_file import open_image
 
         if self.is_image:
-            return _smaller(open_image(self.media).picture_HWC[None], longest_px)
+            return _downscale(open_image(self.media).picture_HWC[None], longest_px)
         numbers = sorted({int(number) for number in np.linspace(self.span[0], self.span[1] - 1, count).round()})
         # A clip has few keyframes: decoding it once, 0.11 s for 96 frames of 480p, beat decord's seeking, 0.16 s.
         with open_video(self.media, "pyav") as reader:
             frames_THWC = reader.read(numbers)
-        return _smaller(frames_THWC, longest_px)
+        return _downscale(frames_THWC, longest_px)
 
     def mp4(self) -> bytes:
         """The window as a file of its own."""
@@ -160,7 +160,7 @@ class Editor(Protocol):
         ...
 
 
-def _smaller(frames_THWC: NDArray[np.uint8], longest_px: int) -> NDArray[np.uint8]:
+def _downscale(frames_THWC: NDArray[np.uint8], longest_px: int) -> NDArray[np.uint8]:
     import cv2
 
     height, width = frames_THWC.shape[1:3]

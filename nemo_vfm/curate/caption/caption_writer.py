@@ -75,7 +75,7 @@ class KeptCaptions:
 
     def put(self, caption: Caption) -> None:
         """Store a success. A failure is not stored: the next run tries again."""
-        if self._journal is not None and caption.spoken:
+        if self._journal is not None and caption.has_text:
             self._journal.put(f"{self._prefix} {caption.key}", asdict(caption))
 
     def forget(self, key: str) -> None:
@@ -160,7 +160,7 @@ def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report:
         except NemoVfmError:  # it affects every clip, such as a missing file
             raise
         except Exception as error:
-            failure = _plain(f"{type(error).__name__} ({error})")
+            failure = _one_line(f"{type(error).__name__} ({error})")
         if failure is not None:
             in_a_row += 1
             failures = {**record.caption_facts.get("caption_failures", {}), name: f"error: {failure}"}
@@ -203,7 +203,7 @@ def _fill(
     record: ClipRecord, captions: Sequence[Caption], views: Sequence[View], name: str, report: CaptionReport
 ) -> None:
     """Use all windows or none: half a caption would be worse than the next captioner's."""
-    bad = next((caption for caption in captions if not caption.spoken), None)
+    bad = next((caption for caption in captions if not caption.has_text), None)
     if bad is not None or not captions:
         reason = f"{bad.status}: {bad.failure}" if bad else "skipped: the clip is too short for it"
         failures = {**record.caption_facts.get("caption_failures", {}), name: reason}
@@ -240,7 +240,7 @@ def _edit(
     for record in records:
         key = drafts[record.clip.id].key
         edited = known[key] or answers[key]
-        if edited.spoken:
+        if edited.has_text:
             edit = {"by": edited.by or name, "instead_of": record.caption, **_origin(edited)}
             edits = [*record.caption_facts.get("caption_edits", []), edit]
             record.caption, record.caption_facts = edited.text, {**record.caption_facts, "caption_edits": edits}
@@ -263,13 +263,13 @@ def _answers(
     with bar(f"caption: {name}", len(questions), unit="questions") as line:
         for answer in ask(iter(questions)):
             # As plain text, without secrets; an empty text is a failure.
-            text, is_cut = _truncate(conceal(answer.text)) if answer.spoken else ("", False)
-            status, failure = answer.status, None if answer.failure is None else _plain(answer.failure)
-            if answer.spoken and not text:
+            text, is_cut = _truncate(conceal(answer.text)) if answer.has_text else ("", False)
+            status, failure = answer.status, None if answer.failure is None else _one_line(answer.failure)
+            if answer.has_text and not text:
                 status, failure = "error", "it returned an empty text"
             caption = replace(
-                answer, text=text, status="truncated" if is_cut else status, failure=failure, by=_plain(answer.by),
-                model=_plain(answer.model), revision=_plain(answer.revision),
+                answer, text=text, status="truncated" if is_cut else status, failure=failure, by=_one_line(answer.by),
+                model=_one_line(answer.model), revision=_one_line(answer.revision),
             )  # fmt: skip
             if caption.key not in open_keys:
                 for key in found:
@@ -283,7 +283,7 @@ def _answers(
             found[caption.key] = caption
             kept.put(caption)
             report.asked += 1
-            in_a_row = 0 if caption.spoken else in_a_row + 1
+            in_a_row = 0 if caption.has_text else in_a_row + 1
             _count(name, caption, in_a_row, report)
             line.advance()
     for key in open_keys:
@@ -298,12 +298,12 @@ def _truncate(text: str, max_chars: int = MAX_CHARS) -> tuple[str, bool]:
     return clean(longer, max_chars), len(longer) > max_chars
 
 
-def _plain(text: str) -> str:
+def _one_line(text: str) -> str:
     return clean(conceal(text))[:500]
 
 
 def _count(name: str, caption: Caption, in_a_row: int, report: CaptionReport) -> None:
-    if caption.spoken:
+    if caption.has_text:
         return
     report.failures.setdefault(name, Counter())[f"{caption.status}: {caption.failure}"] += 1
     if in_a_row >= MAX_FAILURES_IN_A_ROW:

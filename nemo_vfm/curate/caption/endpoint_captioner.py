@@ -89,7 +89,7 @@ class EndpointCaptioner:
         for end in asker.ask(questions):
             blank = Caption(end.key, by="endpoint", model=self.chat.model, prompt_hash=prompt_hash(self.prompt))
             caption = caption_from_reply(blank, end)
-            yield replace(caption, revision=self.revision or caption.revision) if caption.spoken else caption
+            yield replace(caption, revision=self.revision or caption.revision) if caption.has_text else caption
 
     def fingerprint(self) -> str:
         """All that is sent, and to which model; not where it stands."""

@@ -23,7 +23,7 @@ _TAG_TOKENS = 16  # at the end of a prompt: <think> and a line's end are at most
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class LocalAnswer:
     """What a model said."""
 
     text: str  #: without special tokens, and without what a reasoning model thinks
@@ -46,7 +46,7 @@ class LocalModel:
         """All that its words depend on."""
         return [fingerprint_of(self.folder), str(self.precision.resolve()[0]), self.max_tokens]
 
-    def speak(self, conversations: Sequence[Json]) -> list[Spoken]:
+    def speak(self, conversations: Sequence[Json]) -> list[LocalAnswer]:
         """The next message of each conversation.
 
         Raises:
@@ -84,8 +84,8 @@ class LocalModel:
             tokens = row_L[asked_BL.shape[1] :].tolist()
             stop = next((place for place, token in enumerate(tokens) if token in ends), None)
             own = tokens[:stop]
-            _, text = ThoughtSplit(is_open=is_open).whole(tokenizer.decode(own, skip_special_tokens=True))
-            found.append(Spoken(text, "truncated" if stop is None else "success", tokens_in, len(own)))
+            _, text = ThoughtSplit(is_open=is_open).add_last(tokenizer.decode(own, skip_special_tokens=True))
+            found.append(LocalAnswer(text, "truncated" if stop is None else "success", tokens_in, len(own)))
         return found
 
 

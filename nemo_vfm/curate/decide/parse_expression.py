@@ -14,12 +14,12 @@ from functools import lru_cache, partial
 from typing import Literal, cast, get_args
 
 from nemo_vfm.curate.decide.score_table import (
+    BoolExpr,
     Column,
     Comparator,
-    Compared,
+    CompareExpr,
     Function,
     FunctionName,
-    Joined,
     Missing,
     Not,
     Number,
@@ -58,7 +58,7 @@ class _OpenPercentile:
 
 
 _Operand = Numeric | Word | _OpenPercentile
-_TRUTHS = (Compared, OneOf, Missing, Not, Joined)
+_TRUTHS = (CompareExpr, OneOf, Missing, Not, BoolExpr)
 
 
 def complaint(text: str, at: int, message: str) -> ValueError:
@@ -75,7 +75,7 @@ def parse(text: str) -> Truth:
         raise ValueError(
             f"an expression has at most {MAX_LENGTH} characters, this one has {len(text)}; split it into two rules"
         )
-    return _Parser(text, _tokens(text)).whole()
+    return _Parser(text, _tokens(text)).parse()
 
 
 _HINTS = {
@@ -108,17 +108,17 @@ class _Parser:
     _place: int = 0
     _depth: int = 0
 
-    def whole(self) -> Truth:
+    def parse(self) -> Truth:
         part = self._truth(self._disjunction())
         if self._next.kind != "end":
-            raise self._wrong(self._next.at, f"{self._next.text!r} is unexpected here; join comparisons with and, or")
+            raise self._error(self._next.at, f"{self._next.text!r} is unexpected here; join comparisons with and, or")
         return part
 
     @property
     def _next(self) -> _Token:
         return self._tokens[self._place]
 
-    def _wrong(self, at: int, message: str) -> ValueError:
+    def _error(self, at: int, message: str) -> ValueError:
         return complaint(self._text, at, message)
 
     def _take(self, *texts: str) -> _Token | None:
@@ -133,30 +133,30 @@ class _Parser:
         token = self._take(text)
         if token is None:
             found = "the end" if self._next.kind == "end" else repr(self._next.text)
-            raise self._wrong(self._next.at, f"expected {text!r} here, got {found}")
+            raise self._error(self._next.at, f"expected {text!r} here, got {found}")
         return token
 
     def _deeper(self, at: int) -> None:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise self._wrong(at, f"an expression is nested at most {MAX_DEPTH} deep")
+            raise self._error(at, f"an expression is nested at most {MAX_DEPTH} deep")
 
     def _truth(self, part: Truth | _Operand) -> Truth:
         if not isinstance(part, _TRUTHS):
-            raise self._wrong(part.at, "this is neither true nor false; compare it with something")
+            raise self._error(part.at, "this is neither true nor false; compare it with something")
         return part
 
     def _operand(self, part: Truth | _Operand) -> _Operand:
         if isinstance(part, _TRUTHS):
-            raise self._wrong(part.at, "this is true or false, but a number was expected")
+            raise self._error(part.at, "this is true or false, but a number was expected")
         return part
 
     def _number(self, part: Truth | _Operand) -> Numeric:
         part = self._operand(part)
         if isinstance(part, Word):
-            raise self._wrong(part.at, "a word can only be compared with a column, by ==, != or in (...)")
+            raise self._error(part.at, "a word can only be compared with a column, by ==, != or in (...)")
         if isinstance(part, _OpenPercentile):
-            raise self._wrong(part.at, f"of which column? Write pct(COLUMN, {part.percent:g})")
+            raise self._error(part.at, f"of which column? Write pct(COLUMN, {part.percent:g})")
         return part
 
     def _disjunction(self, word: Literal["and", "or"] = "or") -> Truth | _Operand:
@@ -168,7 +168,7 @@ class _Parser:
             parts.append(deeper())
         if len(parts) == 1:
             return first
-        return Joined(first.at, word, tuple(self._truth(part) for part in parts))
+        return BoolExpr(first.at, word, tuple(self._truth(part) for part in parts))
 
     def _not(self) -> Truth | _Operand:
         token = self._take("not")
@@ -186,7 +186,7 @@ class _Parser:
                 negated = self._take("not")
                 if self._take("missing", "null") is None:
                     why = "expected `missing` here: SCORE is missing, or SCORE is not missing"
-                    raise self._wrong(self._next.at, why)
+                    raise self._error(self._next.at, why)
                 missing = Missing(first.at, self._column(first, "only a column can be missing"))
                 return Not(first.at, missing) if negated else missing
             negated = self._take("not")
@@ -205,18 +205,18 @@ class _Parser:
             second = self._sum()
             links.append(self._link(sign, self._operand(first), self._operand(second)))
             first = second
-        return first if not links else links[0] if len(links) == 1 else Joined(links[0].at, "and", tuple(links))
+        return first if not links else links[0] if len(links) == 1 else BoolExpr(links[0].at, "and", tuple(links))
 
     def _word(self) -> Word:
         token = self._next
         if token.kind != "word":
-            raise self._wrong(token.at, "expected a word in quotes here")
+            raise self._error(token.at, "expected a word in quotes here")
         self._place += 1
         return Word(token.at, token.text[1:-1])
 
     def _column(self, part: _Operand, why: str) -> Column:
         if not isinstance(part, Column):
-            raise self._wrong(part.at, why)
+            raise self._error(part.at, why)
         return part
 
     def _link(self, sign: _Token, left: _Operand, right: _Operand) -> Truth:
@@ -224,7 +224,7 @@ class _Parser:
         for word, other in ((left, right), (right, left)):
             if isinstance(word, Word):
                 if sign.text not in ("==", "!="):
-                    raise self._wrong(sign.at, f"words have no order, so {sign.text} does not apply; use == or !=")
+                    raise self._error(sign.at, f"words have no order, so {sign.text} does not apply; use == or !=")
                 label = self._column(other, "a word can only be compared with a column")
                 found = OneOf(left.at, label, (word,))
                 return Not(left.at, found) if sign.text == "!=" else found
@@ -233,7 +233,7 @@ class _Parser:
             if isinstance(part, _OpenPercentile) and isinstance(other, Column):
                 part = Percentile(part.at, other.name, part.percent)
             numbers.append(self._number(part))
-        return Compared(left.at, cast(Comparator, sign.text), *numbers)
+        return CompareExpr(left.at, cast(Comparator, sign.text), *numbers)
 
     def _sum(self, signs: str = "+-") -> Truth | _Operand:
         """A sum of products, which bind tighter."""
@@ -257,7 +257,7 @@ class _Parser:
             self._place += 1
             value = float(token.text)
             if value in (float("inf"), float("-inf")):
-                raise self._wrong(token.at, "this number is too large")
+                raise self._error(token.at, "this number is too large")
             return Number(token.at, value)
         if token.kind == "word":
             return self._word()
@@ -267,7 +267,7 @@ class _Parser:
             return self._call(token) if called else Column(token.at, token.text)
         if self._take("(") is None:
             found = "the end" if token.kind == "end" else repr(token.text)
-            raise self._wrong(token.at, f"expected a number, a column or ( here, got {found}")
+            raise self._error(token.at, f"expected a number, a column or ( here, got {found}")
         self._deeper(token.at)
         part = self._disjunction()
         self._expect(")")
@@ -276,7 +276,7 @@ class _Parser:
 
     def _call(self, name: _Token) -> _Operand:
         if name.text not in _FUNCTIONS:
-            raise self._wrong(name.at, f"there is no function {name.text}; known are {', '.join(_FUNCTIONS)}")
+            raise self._error(name.at, f"there is no function {name.text}; known are {', '.join(_FUNCTIONS)}")
         self._deeper(self._expect("(").at)
         arguments = [self._operand(self._sum())]
         while self._take(","):
@@ -286,11 +286,11 @@ class _Parser:
         if name.text == "pct":
             percent = arguments[-1]
             if len(arguments) > 2 or not isinstance(percent, Number) or not 0 <= percent.value <= 100:
-                raise self._wrong(name.at, "pct takes a number from 0 to 100, or a column and such a number")
+                raise self._error(name.at, "pct takes a number from 0 to 100, or a column and such a number")
             if len(arguments) == 1:
                 return _OpenPercentile(name.at, percent.value)
             column = self._column(arguments[0], "only a column has percentiles")
             return Percentile(name.at, column.name, percent.value)
         if (len(arguments) == 1) != (name.text == "abs"):
-            raise self._wrong(name.at, f"{name.text} takes {'one number' if name.text == 'abs' else 'two or more'}")
+            raise self._error(name.at, f"{name.text} takes {'one number' if name.text == 'abs' else 'two or more'}")
         return Function(name.at, cast(FunctionName, name.text), tuple(self._number(each) for each in arguments))

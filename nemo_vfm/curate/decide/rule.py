@@ -18,23 +18,23 @@ from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS
 from nemo_vfm.curate.decide.parse_expression import complaint, parse
 from nemo_vfm.curate.decide.score_table import (
     OPPOSITE,
+    BoolExpr,
     Column,
-    Compared,
+    ColumnUse,
+    CompareExpr,
     Flags,
     Function,
-    Joined,
     Number,
     Numeric,
     Table,
     Truth,
-    Use,
     number,
     table_of,
     truth,
     uses,
 )
 from nemo_vfm.curate.record.ledger import FACTS, ClipRecord
-from nemo_vfm.curate.record.stage import Compares, FileScore, HasLabels, Learned, Score, Stage
+from nemo_vfm.curate.record.stage import Compares, FileScore, HasLabels, LearnedStage, Score, Stage
 
 SCHEMA = "nemo_vfm.survival/1"
 _MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -119,10 +119,10 @@ class Rule:
         """The rule's condition: with `keep` it selects the clips to keep, otherwise the clips to drop."""
         if self.score is not None:
             op = "<" if self.below is not None else ">"
-            return Compared(0, "<" if op == "<" else ">", Column(0, self.score), Number(0, self._threshold()))
+            return CompareExpr(0, "<" if op == "<" else ">", Column(0, self.score), Number(0, self._threshold()))
         return parse(self.keep if self.keep is not None else self.drop or "")
 
-    def uses(self) -> list[Use]:
+    def uses(self) -> list[ColumnUse]:
         """Every column it reads."""
         return list(uses(self.expression()))
 
@@ -141,7 +141,7 @@ class Rule:
         """The thresholds that each drop clips alone, with percentiles computed for this table."""
         found, keeps = [], self.keep is not None
         for part in self._parts(self.expression()):
-            if not isinstance(part, Compared):
+            if not isinstance(part, CompareExpr):
                 continue
             op, left, right = part.op, part.left, part.right
             if not isinstance(left, Column):
@@ -167,7 +167,7 @@ class Rule:
 
         In other expressions no number is a limit by itself.
         """
-        if isinstance(part, Joined) and part.word == ("or" if self.keep is None else "and"):
+        if isinstance(part, BoolExpr) and part.word == ("or" if self.keep is None else "and"):
             for each in part.parts:
                 yield from self._parts(each)
         else:
@@ -214,7 +214,7 @@ def check_rules(
     given: dict[str, str] = dict.fromkeys(FACTS, "the video itself") | dict.fromkeys(CAPTION_COLUMNS, "the caption")
     given |= dict.fromkeys(of_source or (), "the source")
     for name, stage in stages.items():
-        if not isinstance(stage, Score | FileScore | Compares | Learned):
+        if not isinstance(stage, Score | FileScore | Compares | LearnedStage):
             raise ValueError(f"stage {name!r} is a {type(stage).__name__}, which neither scores nor compares clips")
         for column in stage.columns():
             if column in given:
@@ -225,7 +225,7 @@ def check_rules(
     for column, (stage_name, _) in comparisons(stages).items():
         for name, rule in rules.items():
             part, sign = rule.expression(), ">" if rule.keep is None else "<="
-            left = part.left if isinstance(part, Compared) and part.op == sign else None
+            left = part.left if isinstance(part, CompareExpr) and part.op == sign else None
             says_above = isinstance(left, Column) and left.name == column
             if any(use.name == column for use in rule.uses()) and not says_above:
                 raise PartRefused(

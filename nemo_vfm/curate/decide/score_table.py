@@ -204,7 +204,7 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class CompareExpr:
     """Two numbers compared."""
 
     at: int
@@ -239,7 +239,7 @@ class Not:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class BoolExpr:
     """Parts joined by `and`, or by `or`."""
 
     at: int
@@ -248,11 +248,11 @@ class Joined:
 
 
 Numeric = Number | Column | Percentile | Function
-Truth = Compared | OneOf | Missing | Not | Joined
+Truth = CompareExpr | OneOf | Missing | Not | BoolExpr
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ColumnUse:
     """A column as an expression uses it."""
 
     at: int
@@ -261,21 +261,21 @@ class Use:
     words: tuple[Word, ...] = ()  #: the words it is compared with, if it is a label
 
 
-def uses(part: Truth | Numeric) -> Iterator[Use]:
+def uses(part: Truth | Numeric) -> Iterator[ColumnUse]:
     """Every use of a column, from left to right."""
     match part:
         case Column(at, name) | Percentile(at, name, _):
-            yield Use(at, name, "number")
+            yield ColumnUse(at, name, "number")
         case OneOf(_, Column(at, name), words):
-            yield Use(at, name, "label", words)
+            yield ColumnUse(at, name, "label", words)
         case Missing(_, Column(at, name)):
-            yield Use(at, name, None)
-        case Compared(_, _, left, right):
+            yield ColumnUse(at, name, None)
+        case CompareExpr(_, _, left, right):
             yield from uses(left)
             yield from uses(right)
         case Not(_, inner):
             yield from uses(inner)
-        case Function(_, _, parts) | Joined(_, _, parts):
+        case Function(_, _, parts) | BoolExpr(_, _, parts):
             for each in parts:
                 yield from uses(each)
 
@@ -291,7 +291,7 @@ class Verdict:
 def truth(part: Truth, table: Table) -> Verdict:
     """Evaluate an expression for every clip."""
     match part:
-        case Compared(_, op, left, right):
+        case CompareExpr(_, op, left, right):
             one, other = number(left, table), number(right, table)
             if op in OPPOSITE:  # with NaN both are false
                 true, false = _COMPARE[op](one, other), _COMPARE[OPPOSITE[op]](one, other)
@@ -312,7 +312,7 @@ def truth(part: Truth, table: Table) -> Verdict:
         case Not(_, inner):
             verdict = truth(inner, table)
             return Verdict(verdict.false, verdict.true)
-        case Joined(_, word, parts):
+        case BoolExpr(_, word, parts):
             verdicts = [truth(each, table) for each in parts]
             every, some = np.logical_and.reduce, np.logical_or.reduce
             of_true, of_false = (every, some) if word == "and" else (some, every)

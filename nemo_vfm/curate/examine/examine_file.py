@@ -26,7 +26,7 @@ from nemo_vfm.curate.examine.frame_stream import Walk, frames_of
 from nemo_vfm.curate.examine.sandbox import ChildReply
 from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, FileRecord, MediaInfo
-from nemo_vfm.curate.record.stage import Comparison, FileScore, Learned, ReadsVectors, Score, Splitter, Stage
+from nemo_vfm.curate.record.stage import Comparison, FileScore, LearnedStage, ReadsVectors, Score, Splitter, Stage
 from nemo_vfm.curate.split.finder import Eye, Glance
 from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, cut_glances, in_parts, pack_glances
 from nemo_vfm.data.shards.clip_id import Clip, source_id
@@ -217,7 +217,7 @@ class _Examination:
         request = self._request
         self._unchanged.check()
         if request.get("image"):
-            frames_THWC = smaller(open_image(self._path).picture_HWC, self._settings.side_px)[None]
+            frames_THWC = downscale(open_image(self._path).picture_HWC, self._settings.side_px)[None]
             footage = ClipFrames(1, 1.0, lambda numbers: frames_THWC[list(numbers)], is_image=True)
             self._tick(1)
             yield self._judge(footage, Clip(request["source_id"], 0, 1, 0, 1, Fraction(1)), (0, 0))
@@ -268,7 +268,7 @@ class _Examination:
         ) as walk:
             glances: list[Glance] = []
             if self._request["spans"] is None:
-                spans = self._guessed(walk, start, fps, glances)
+                spans = self._guess_spans(walk, start, fps, glances)
             else:
                 known = [(span[0], span[1]) for span in self._request["spans"]]
                 spans = _spans_given(walk, walk.frames(known[-1][1]), known)
@@ -282,19 +282,19 @@ class _Examination:
             found = {"glances": pack_glances(glances[first - start : stop - start]), "holes": list(walk.info.holes)}
             yield ChildReply(found | _end(walk, f"{self._name}: {walk.info.why_incomplete()}"))
 
-    def _guessed(self, walk: Walk, start: int, fps: float, glances: list[Glance]) -> Iterator[Span]:
+    def _guess_spans(self, walk: Walk, start: int, fps: float, glances: list[Glance]) -> Iterator[Span]:
         """The shots of a video if it began at this frame; every glance is kept."""
         splitter = self._settings.splitter
         assert isinstance(splitter, SplitsByGlances)
 
-        def seen(frames: Iterator[Frame]) -> Iterator[Glance]:
+        def glance(frames: Iterator[Frame]) -> Iterator[Glance]:
             eye = Eye()
             for frame in frames:
                 glances.append(eye.look(frame))
                 yield glances[-1]
 
         holes = [hole - start for hole in walk.info.holes if hole > start]
-        parts = in_parts(walk.frames(), holes, lambda part: cut_glances(seen(part), *splitter.plan(fps)))
+        parts = in_parts(walk.frames(), holes, lambda part: cut_glances(glance(part), *splitter.plan(fps)))
         yield from ((start + first, start + last) for first, last in parts)
 
     def _spans(self, walk: Walk, known: Json) -> Iterator[Span]:
@@ -338,8 +338,8 @@ class _Examination:
         arrays = {}
         for name, stage in self._stages.items():
             self._tick(0)
-            if isinstance(stage, Learned):
-                arrays[name] = footage.frames(stage.wanted(footage.num_frames, footage.fps))
+            if isinstance(stage, LearnedStage):
+                arrays[name] = footage.frames(stage.frame_indices(footage.num_frames, footage.fps))
                 continue
             found: Json
             try:
@@ -349,7 +349,7 @@ class _Examination:
                     found = {"memory": stage.remember(footage)}
                 else:
                     assert isinstance(stage, Score)
-                    found = {"scores": finite(stage.measure(footage))}
+                    found = {"scores": round_scores(stage.measure(footage))}
             except MemoryError:
                 raise
             except Exception as error:  # a stage that fails on a clip fails that clip alone
@@ -367,7 +367,7 @@ def _spans_given(walk: Walk, frames: Iterable[Frame], spans: Sequence[Span]) -> 
     yield from (span for span in waiting if span[1] <= walk.num_walked)  # a damaged one delays no other
 
 
-def finite(scores: Mapping[str, float | str]) -> dict[str, float | str]:
+def round_scores(scores: Mapping[str, float | str]) -> dict[str, float | str]:
     """The scores as plain numbers of nine digits and words. A NaN is refused, since it would pass every rule.
 
     More digits would be noise: the last digits of sums of floats depend on the processor and on where data lie in
@@ -395,7 +395,7 @@ def _part(info: VideoInfo, span: Span, from_pts: int) -> dict[str, Json]:
     return {"span": list(span), "pts": [info.stamp(span[0]), info.stamp(span[1])], "us": us, "fps": info.fps}
 
 
-def smaller(picture_HWC: Frame, side_px: int) -> Frame:
+def downscale(picture_HWC: Frame, side_px: int) -> Frame:
     """The picture, scaled down if its short side is longer than this."""
     height, width = picture_HWC.shape[:2]
     ratio = side_px / min(height, width)

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.examine.examine_file import finite
+from nemo_vfm.curate.examine.examine_file import round_scores
 from nemo_vfm.curate.examine.sandbox import ChildReply
 from nemo_vfm.curate.record.ledger import ClipRecord, FileRecord
 from nemo_vfm.curate.record.stage import FileScore, Splitter, Stage
@@ -245,7 +245,7 @@ def _agree(clips: Sequence[tuple[ClipRecord, Json]], name: str, stage: FileScore
     """Give a file's clips the scores that depend on all of them; a stage that fails fails only this file's clips."""
     seen = [(record, found["memory"]) for record, found in clips if "memory" in found]
     try:
-        agreed = [finite(scores) for scores in stage.agree([memory for _, memory in seen])]
+        agreed = [round_scores(scores) for scores in stage.agree([memory for _, memory in seen])]
     except Exception as error:
         for record, _ in seen:
             record.message = record.message or f"stage {name}: {error or type(error).__name__}"

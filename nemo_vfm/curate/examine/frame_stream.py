@@ -65,7 +65,7 @@ class Walk:
         self._sizes: list[tuple[int, tuple[int, int]]] = []  # of each run of frames, its first number and stored size
         codec, on_cpu = self._reader.info().codec, self._reader.decode == "cpu"
         self._has_vectors = vectors and on_cpu and codec not in _NO_VECTORS
-        self._held: deque[_Held] = deque()
+        self._held: deque[_HeldFrame] = deque()
         self._borders: deque[tuple[int, Borders]] = deque()
         self.held_bytes = 0
         self._first = start  # the number of the first frame that is held
@@ -109,7 +109,7 @@ class Walk:
             numbers = found = list[int]()
             for first, last in spans:
                 found += range(max(first, found[-1] + 1) if found else first, last)
-        for number, frame in self._reader.decoded(numbers, past_losses=True):
+        for number, frame in self._reader.decode_at(numbers, past_losses=True):
             stored = frame.width, frame.height
             if not self._sizes or self._sizes[-1][1] != stored:
                 self._sizes.append((number, stored))
@@ -147,13 +147,13 @@ class Walk:
         is_held = self._first <= span[0]
         held = [self._held[place] for place in range(span[1] - span[0])] if is_held else []
 
-        def pick(numbers: Sequence[int]) -> list[_Held]:
+        def pick(numbers: Sequence[int]) -> list[_HeldFrame]:
             if is_held:
                 return [held[number] for number in numbers]
             # With a second decoder, since the first is in the middle of the video.
             with PyAVReader(self._path, vectors=self._wants_vectors, decode=self._decode) as reader:
                 wanted = [span[0] + number for number in numbers]
-                return [self._shrink(frame) for _, frame in reader.decoded(wanted, past_losses=True)]
+                return [self._shrink(frame) for _, frame in reader.decode_at(wanted, past_losses=True)]
 
         numbers, info = range(*span), self.info
         corrupt, interlaced = map(self._reader.is_corrupt, numbers), map(self._reader.is_interlaced, numbers)
@@ -177,13 +177,13 @@ class Walk:
         while self._borders and self._borders[0][0] < span[0]:
             self._borders.popleft()
         borders = [found for number, found in self._borders if number < span[1]]
-        return find_picture(Borders.joined(borders)) if borders else Picture(None, None)
+        return find_picture(Borders.combine(borders)) if borders else Picture(None, None)
 
     def _forget(self) -> None:
         self.held_bytes -= self._held.popleft().num_bytes
         self._first += 1
 
-    def _shrink(self, frame: av.VideoFrame) -> "_Held":
+    def _shrink(self, frame: av.VideoFrame) -> "_HeldFrame":
         """The frame made small, in RGB and upright, and its motion vectors."""
         found = frame.side_data.get("MOTION_VECTORS") if self._has_vectors else None
         vectors = MotionVectors(frame.width, frame.height, _NONE if found is None else found.to_ndarray())
@@ -198,10 +198,10 @@ class Walk:
         form = "rgb24" if stored == size else "gbrp"
         small = rgb_of(frame, self._scaler, sdr_format=form, width=width, height=height, interpolation="AREA")
         upright = np.ascontiguousarray(np.rot90(small, self._turns) if self._turns else small)
-        return _Held(upright, vectors)
+        return _HeldFrame(upright, vectors)
 
 
-class _Held(NamedTuple):
+class _HeldFrame(NamedTuple):
     small: Frame
     vectors: MotionVectors
 

@@ -5,11 +5,9 @@ The child receives its requests as objects, which it trusts; it answers in JSON 
 side.
 """
 
-import ctypes
 import json
 import math
 import multiprocessing
-import os
 import resource
 import signal
 import sys
@@ -29,6 +27,7 @@ import psutil
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.process import end_children, follow_parent, how_it_ended, lower_limits, start_child
 from nemo_vfm.core.storage.files import is_full
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.execute.work_units import Tick, Worker, WorkItem
@@ -36,7 +35,6 @@ from nemo_vfm.curate.execute.work_units import Tick, Worker, WorkItem
 _TICKS_EVERY = 48  # frames: often enough for a progress bar, and cheap
 _TICKS_EVERY_S = 1.0  # where frames are slow: 48 of 4K, mended on a busy core, took longer than any silence allowed
 _AT_WORK = 0.01  # of a core; a child that gets less for the whole of a silence hangs
-_PR_SET_PDEATHSIG = 1
 _STARTING = threading.Lock()
 
 
@@ -114,11 +112,8 @@ class Child:
 
     def stop(self) -> None:
         """End the process, at once."""
-        if self._ours is not None:
-            self._ours.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
+        if self._process is not None and self._ours is not None:
+            end_children([(self._process, self._ours)])
         self._process = self._ours = None
 
     def _connection(self) -> Connection:
@@ -132,8 +127,6 @@ class Child:
             # Forks of a small server that has imported only what children need: a child starts in 20 ms, not 1 s.
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(["nemo_vfm.curate.examine.sandbox", "nemo_vfm.curate.output.transcode"])
-        self._ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self._operation, self._limits), daemon=True)
         with _STARTING:
             # The child does not import this program's main module anew, unless a stage is written in that script: one
             # that imports torch cost every child 1.5 s, and two processes were 1.3 times as quick as one, not 1.6.
@@ -141,10 +134,10 @@ class Child:
             if b"__main__" not in bytes(ForkingPickler.dumps(self._operation)):
                 sys.modules["__main__"] = ModuleType("__main__")
             try:
-                self._process.start()
+                child = start_child(_serve, self._operation, self._limits, context=context)
             finally:
                 sys.modules["__main__"] = main
-        theirs.close()
+        self._process, self._ours = child
         return self._ours
 
     def _receive(self, connection: Connection) -> ChildReply | int | None:
@@ -203,9 +196,7 @@ class Child:
             )
         if code == -signal.SIGKILL:
             return f"the system killed {self._task}, probably for lack of memory; use more memory or fewer workers"
-        if code is not None and code < 0:
-            return f"{self._task} crashed ({signal.Signals(-code).name})"
-        return f"{self._task} ended with exit status {code}"
+        return f"{self._task} {how_it_ended(code)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,18 +220,12 @@ class InProcess:
 
 def _serve(connection: Connection, operation: Operation, limits: ChildLimits) -> None:
     """Run in the child until the parent closes the connection."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole group; the parent ends the work
+    # Not by the kernel: the forks' own parent is their server, which lives as long as one of them, hung or not.
+    follow_parent()
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit is then an error with words
     # RLIMIT_DATA and not RLIMIT_AS: libraries map gigabytes that take no memory.
-    data, file = (resource.RLIMIT_DATA, limits.memory_gb), (resource.RLIMIT_FSIZE, limits.file_gb)
-    for kind, max_gb in (data, file, (resource.RLIMIT_CORE, 0.0)):
-        hard, value = resource.getrlimit(kind)[1], int(max_gb * 1e9)
-        allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (allowed, allowed))
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == 1:  # the parent died before we said that
-        os._exit(1)
+    memory, file = int(limits.memory_gb * 1e9), int(limits.file_gb * 1e9)
+    lower_limits({resource.RLIMIT_DATA: memory, resource.RLIMIT_FSIZE: file, resource.RLIMIT_CORE: 0})
     # Sums over stripes of a picture depend, in their last digits, on how many threads share them.
     cv2.setNumThreads(0)
     with suppress(EOFError, OSError, KeyboardInterrupt):
@@ -349,7 +334,7 @@ class _MediaWorker:
         self._child.stop()
 
 
-def valid(parts: list[object]) -> list[ChildReply]:
+def keep_last(parts: list[object]) -> list[ChildReply]:
     """An item's replies, without those of an abandoned attempt."""
     replies = [part for part in parts if isinstance(part, ChildReply)]
     last = max((place for place, reply in enumerate(replies) if reply.fact.get("again")), default=-1)

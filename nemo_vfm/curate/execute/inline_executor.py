@@ -87,7 +87,7 @@ def present(item: WorkItem) -> Iterator[LostItem | None]:
     """
     with ExitStack() as stack:
         try:
-            stack.enter_context(item.here())
+            stack.enter_context(item.fetch())
         except StoreUnreachable:
             raise
         except (DataError, StoreDenied) as error:

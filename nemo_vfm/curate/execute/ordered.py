@@ -1,11 +1,12 @@
 """Runs several pieces of work at once and yields their results, in order or as they come, with bounded memory."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
 from typing import TypeVar
+
+from nemo_vfm.core.process import num_cores
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -59,8 +60,3 @@ def map_as_completed(
         finally:
             for future in running:
                 future.cancel()
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

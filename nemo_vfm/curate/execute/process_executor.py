@@ -4,8 +4,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 
+from nemo_vfm.core.process import num_cores
 from nemo_vfm.curate.execute.inline_executor import present, through
-from nemo_vfm.curate.execute.ordered import map_as_completed, num_cores
+from nemo_vfm.curate.execute.ordered import map_as_completed
 from nemo_vfm.curate.execute.work_units import Done, LostItem, ProgressWatch, Step, StepThroughput, Worker, WorkItem
 
 

@@ -230,10 +230,10 @@ class _Pipeline:
             for reference in self._ask(actor, WorkItem(item.request, item.megapixels)):
                 if held is not None:
                     yield held
-                    self._took(0, 0.0, parts=1)
+                    self._add_time(0, 0.0, parts=1)
                 held = reference
             assert self._get(held) == END  # or it raises what ended the stream
-            self._took(0, time.perf_counter() - start)
+            self._add_time(0, time.perf_counter() - start)
 
     def _onward(self, part: Any) -> object:
         """One part through the later steps."""
@@ -242,7 +242,7 @@ class _Pipeline:
                 start = time.perf_counter()
                 part, end = (self._get(reference) for reference in self._ask(actor, part))
                 assert end == END
-                self._took(place, time.perf_counter() - start, parts=1)
+                self._add_time(place, time.perf_counter() - start, parts=1)
         done = part if len(self.crews) > 1 else self._get(part)
         if isinstance(done, Tick):
             with self._lock:
@@ -260,7 +260,7 @@ class _Pipeline:
         except self._ray.exceptions.RayTaskError as error:
             raise error.as_instanceof_cause() from None
 
-    def _took(self, place: int, seconds: float, *, parts: int = 0) -> None:
+    def _add_time(self, place: int, seconds: float, *, parts: int = 0) -> None:
         with self._lock:
             self._watch.steps[place].busy_s += seconds
             self._watch.steps[place].parts += parts

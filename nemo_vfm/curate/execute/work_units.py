@@ -1,7 +1,7 @@
-"""Defines the contract between curation and its executors: work, items to do it on, results as they come.
+"""Defines the interface between curation and its executors: steps of work, the items to do, and their results.
 
-A pipeline has one or two steps. The first turns an item into a stream of parts, the second a part into a part. So a
-video is decoded in one place and its clips are scored in another, and neither waits for the end of the file.
+A pipeline has one or two steps. The first turns an item into a stream of parts, the second maps each part to a part.
+So one worker decodes a video while others score its clips, and neither waits for the end of the file.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,33 +17,33 @@ class WorkItem:
     """One piece of work."""
 
     request: Json  #: what is to be done, as plain JSON
-    megapixels: float = 0.0  #: the amount of work, which sets its limit of processor time; see `megapixels`
-    #: makes the requested file available on this machine while a block runs
-    here: Callable[[], AbstractContextManager[object]] = nullcontext
+    megapixels: float = 0.0  #: frames times their size, which sets the limit of CPU time (`media_pipeline.megapixels`)
+    #: a context in which the requested file is on this machine
+    fetch: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """More frames are done; for the progress bar only."""
+    """Reports progress to the bar; no result."""
 
-    frames: int
+    frames: int  #: done since the last one
 
 
 @dataclass(frozen=True, slots=True)
 class LostItem:
-    """Replaces an item's parts when its worker died on every attempt."""
+    """Replaces an item's parts if its file is gone, or its worker died at every attempt."""
 
     message: str  #: why, as a sentence for the ledger
 
 
-Done = tuple[int, list[object] | LostItem]  # an item's number, and what came of it
+Done = tuple[int, list[object] | LostItem]  # an item's index, and its parts
 
 
 class Worker(Protocol):
-    """Started work, which may hold a child process or a model on a GPU."""
+    """Does the work of one step; may hold a child process or a model on a GPU."""
 
     def do(self, item: object) -> Iterator[object]:
-        """The parts that one item yields, with `Tick`s among them. An exception stops the whole run."""
+        """Yield the parts of one item, with `Tick`s among them. An exception stops the whole run."""
         ...
 
     def stop(self) -> None:
@@ -52,13 +52,13 @@ class Worker(Protocol):
 
 
 class Work(Protocol):
-    """The settings of some work. They are sent to other processes, so they hold no open files or handles."""
+    """Settings from which workers are started. They are sent to other processes, so they hold no open handles."""
 
     def start(self, *, isolated: bool = True) -> Worker:
-        """Start in this process: models are loaded here, once per worker.
+        """Start a worker in this process; it loads its models now.
 
         Args:
-            isolated: whether work that may crash is done in a child process instead of this one.
+            isolated: do work that may crash in a child process of this one.
         """
         ...
 
@@ -68,14 +68,14 @@ class Step:
     """One step of a pipeline."""
 
     name: str  #: for progress bars and reports
-    work: Work  #: what is done
+    work: Work  #: starts its workers
     cpus: float = 1.0  #: cores that one worker keeps busy
     gpus: float = 0.0  #: GPUs, or a part of one, that one worker needs
 
 
 @dataclass(slots=True)
 class StepThroughput:
-    """What a step did, for the report."""
+    """A step's figures for the report."""
 
     step: str  #: its name
     workers: int = 0  #: the most that worked at once
@@ -86,23 +86,23 @@ class StepThroughput:
 
 @dataclass(slots=True)
 class ProgressWatch:
-    """Callbacks for the progress of the work."""
+    """Receives the progress of a run."""
 
-    tick: Callable[[int], None] = lambda frames: None  #: called with numbers of frames
+    tick: Callable[[int], None] = lambda frames: None  #: called with the frames of each `Tick`
     steps: list[StepThroughput] = field(default_factory=list)  #: filled in by the executor
 
 
 @runtime_checkable
 class Executor(Protocol):
-    """Does the steps of a pipeline for all items."""
+    """Runs the steps of a pipeline on all items."""
 
     def needs_ray(self) -> bool:
-        """Whether Ray must run on its machines."""
+        """Whether the launcher must start Ray."""
         ...
 
     def run(self, steps: Sequence[Step], items: Sequence[WorkItem], watch: ProgressWatch) -> Iterator[Done]:
-        """Each item's number and parts, or `LostItem`, once it is finished; few finished items are held back.
+        """Yield each item's index, with its parts or `LostItem`, soon after it is finished.
 
-        The parts do not depend on the executor or the number of workers; their order does.
+        The parts do not depend on the executor or the number of workers; the order of items does.
         """
         ...

@@ -45,7 +45,7 @@ class Aesthetic:
     def columns(self) -> Sequence[str]:
         return ("aesthetic.mean", "aesthetic.min", "aesthetic.p10")
 
-    def wanted(self, num_frames: int, fps: float) -> list[int]:
+    def frame_indices(self, num_frames: int, fps: float) -> list[int]:
         return per_second(num_frames, fps, self.per_second, self.max_frames)
 
     def load(self) -> None:

@@ -51,11 +51,11 @@ class CosmosEmbed(VectorDuplicates):
     def columns(self) -> Sequence[str]:
         return ("cosmos_similarity",)
 
-    def wanted(self, num_frames: int, fps: float) -> list[int]:
+    def frame_indices(self, num_frames: int, fps: float) -> list[int]:
         return evenly(num_frames, self.num_frames)
 
     def fingerprint(self) -> str:
-        """See `Learned.fingerprint`: of weights, settings and code.
+        """See `LearnedStage.fingerprint`: of weights, settings and code.
 
         Raises:
             UserError: the folder is not one of such a model.
@@ -71,7 +71,7 @@ class CosmosEmbed(VectorDuplicates):
         return self._fingerprint
 
     def load(self) -> None:
-        """See `Learned.load`.
+        """See `LearnedStage.load`.
 
         Raises:
             UserError: the folder's code cannot be run here, or is not in the folder.
@@ -107,7 +107,7 @@ class CosmosEmbed(VectorDuplicates):
         _LOADED[self.fingerprint()] = processor, model
 
     def judge(self, clips: Sequence[Frames]) -> list[LearnedFinding]:
-        """See `Learned.judge`; vectors are stored in float16. Each clip is computed alone: no other affects it."""
+        """See `LearnedStage.judge`; vectors are stored in float16. Each clip is computed alone: no other affects it."""
         import torch
 
         from nemo_vfm.core.device import device

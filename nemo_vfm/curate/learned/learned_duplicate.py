@@ -44,14 +44,14 @@ class LearnedDuplicate(VectorDuplicates):
     def columns(self) -> Sequence[str]:
         return ("learned_similarity",)
 
-    def wanted(self, num_frames: int, fps: float) -> list[int]:
+    def frame_indices(self, num_frames: int, fps: float) -> list[int]:
         return evenly(num_frames, self.num_frames)
 
     def load(self) -> None:
         self.bearer.load()
 
     def judge(self, clips: Sequence[Frames]) -> list[LearnedFinding]:
-        """See `Learned.judge`; vectors are stored in float16, since further digits depend on the batch."""
+        """See `LearnedStage.judge`; vectors are stored in float16, since further digits depend on the batch."""
         found = []
         for features_TD in self.bearer.say(clips):
             lengths_T1 = np.linalg.norm(features_TD, axis=1, keepdims=True)

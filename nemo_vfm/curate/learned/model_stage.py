@@ -114,7 +114,7 @@ class ModelStage:
         by_size: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         for number, frames_THWC in enumerate(clips):
             if not len(frames_THWC):
-                raise ValueError("a clip without a frame cannot be judged")
+                raise ValueError(f"clip {number} is without a frame; a model needs at least one of each clip")
             by_size[frames_THWC.shape[1:]].append(number)
         outputs: dict[int, NDArray[np.float32]] = {}
         for numbers in by_size.values():

@@ -54,11 +54,11 @@ class VideoType:
     def labels(self) -> Mapping[str, Sequence[str]]:
         return {"type": self.names}
 
-    def wanted(self, num_frames: int, fps: float) -> list[int]:
+    def frame_indices(self, num_frames: int, fps: float) -> list[int]:
         return evenly(num_frames, self.num_frames)
 
     def load(self) -> None:
-        """See `Learned.load`.
+        """See `LearnedStage.load`.
 
         Raises:
             UserError: the folder's classes are not the task's.

@@ -241,7 +241,7 @@ class Encode:
         mended: dict[str, Restoration] = {}  # what each restorer does, each given the result of those before it
         if self.restore:
             numbers = sorted({round(number) for number in np.linspace(span[0], span[1] - 1, _LOOKED_AT)})
-            before_THWC = np.stack([reader.picture(frame) for _, frame in reader.decoded(numbers, past_losses=True)])
+            before_THWC = np.stack([reader.picture(frame) for _, frame in reader.decode_at(numbers, past_losses=True)])
             mended, after_THWC = self._find(before_THWC, tick, clip)
             if mended:  # a picture of before and after
                 middle = len(numbers) // 2
@@ -337,7 +337,7 @@ def _frames(reader: PyAVReader, span: Span, restorations: Mapping[str, Restorati
     A lost frame is replaced by the next one, as it was for stages.
     """
     info = reader.info()
-    for _, frame in reader.decoded(range(*span), past_losses=True):
+    for _, frame in reader.decode_at(range(*span), past_losses=True):
         if not restorations:
             changes = info.rotation_deg or frame.width % 2 or frame.height % 2 or not info.is_square
             yield reader.picture(frame) if changes else frame

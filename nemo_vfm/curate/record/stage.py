@@ -1,7 +1,7 @@
 """Defines the protocols of curation's parts.
 
 Where each part works. Splitters, and stages that are a `Score`, a `FileScore` or a `Comparison`, see frames in the
-child process that decodes. A `Learned` stage runs where the accelerator is and receives the frames it names. A
+child process that decodes. A `LearnedStage` runs where the accelerator is and receives the frames it names. A
 `Restorer` runs where clips are encoded. All of them are sent to other processes, so they hold settings only until they
 are used.
 
@@ -156,10 +156,10 @@ class LearnedFinding:
 
 
 @runtime_checkable
-class Learned(Stage, Protocol):
+class LearnedStage(Stage, Protocol):
     """A stage with a model. It may also be one of `Compares`."""
 
-    def wanted(self, num_frames: int, fps: float) -> list[int]:
+    def frame_indices(self, num_frames: int, fps: float) -> list[int]:
         """The numbers of the frames that it needs from a clip, ascending."""
         ...
 
@@ -179,7 +179,7 @@ class Learned(Stage, Protocol):
         ...
 
 
-AnyStage: TypeAlias = Score | FileScore | Comparison | Learned
+AnyStage: TypeAlias = Score | FileScore | Comparison | LearnedStage
 
 
 @runtime_checkable

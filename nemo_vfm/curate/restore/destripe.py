@@ -55,14 +55,14 @@ class Destripe:
     def columns(self) -> Sequence[str]:
         return ("stripe_excess_db", "stripe_excess_after_db", "stripe_theta_deg", "scratches")
 
-    def look(self, frames_THWC: NDArray[np.uint8]) -> "Destriped | None":
+    def look(self, frames_THWC: NDArray[np.uint8]) -> "StripeRemover | None":
         luma_THW = luma(frames_THWC)
         excess = StripeExcess.of(luma_THW)
-        if (found := excess.strongest(self.theta_deg, self.min_excess_db)) is not None:
+        if (found := excess.strongest_direction(self.theta_deg, self.min_excess_db)) is not None:
             theta, bands = found
             exact = refine_deg(luma_THW, theta) if self.theta_deg == "auto" else theta
             recovery = Recovery(self, exact, frames_THWC.shape[1:3], bands)
-            restoration = Destriped(recovery, self._still(recovery, frames_THWC))
+            restoration = StripeRemover(recovery, self._still(recovery, frames_THWC))
             after = StripeExcess.of(luma(restoration.apply(frames_THWC)))
             before_db, after_db = (one.of_stripes_db(theta, bands) for one in (excess, after))
             restoration.found = {"stripe_excess_db": before_db, "stripe_excess_after_db": after_db,
@@ -70,7 +70,7 @@ class Destripe:
             return restoration
         if self.theta_deg not in ("auto", 0, 180) or (scratches := find_scratches(luma_THW)) is None:
             return None
-        restoration = Destriped(None, scratches.added_HW[..., None])
+        restoration = StripeRemover(None, scratches.added_HW[..., None])
         restoration.found = {"scratches": scratches.count}
         return restoration
 
@@ -137,7 +137,7 @@ class Recovery:
         return np.stack(found, axis=-1)
 
 
-class Destriped:
+class StripeRemover:
     """See `Restoration`. A frame comes out the same whatever frames are given with it.
 
     Args:
@@ -148,7 +148,7 @@ class Destriped:
     def __init__(self, recovery: Recovery | None, fixed_HWC: NDArray[np.float32] | None) -> None:
         assert recovery is not None or fixed_HWC is not None
         self._recovery = recovery
-        self._fixed = None if fixed_HWC is None else _whole(fixed_HWC)
+        self._fixed = None if fixed_HWC is None else _round_levels(fixed_HWC)
         self.found: dict[str, float] = {}
 
     def apply(self, frames_THWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -157,7 +157,7 @@ class Destriped:
             fixed, recovery = self._fixed, self._recovery
             if fixed is None:
                 assert recovery is not None
-                fixed = _whole(recovery.stripes(frame, fill=True))
+                fixed = _round_levels(recovery.stripes(frame, fill=True))
             cv2.subtract(frame, fixed, dst=target, dtype=cv2.CV_8U)  # within 0 and 255
         return out
 
@@ -165,7 +165,7 @@ class Destriped:
         return self.found
 
 
-def _whole(stripes_HWC: NDArray[np.float32]) -> NDArray[np.int16]:
+def _round_levels(stripes_HWC: NDArray[np.float32]) -> NDArray[np.int16]:
     """In grey levels, of three colours."""
     whole = np.rint(stripes_HWC).astype(np.int16)
     return np.ascontiguousarray(np.broadcast_to(whole, (*whole.shape[:2], 3)))

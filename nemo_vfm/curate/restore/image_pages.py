@@ -74,7 +74,7 @@ class StripeFinder:
         seen_HW = torch.from_numpy(picture_HW)
         grey_HW = _in_grey_levels(seen_HW, ends)
         excess = StripeExcess.of(grey_HW[None])
-        if (found := excess.strongest(self.theta_deg, self.min_excess_db)) is None:
+        if (found := excess.strongest_direction(self.theta_deg, self.min_excess_db)) is None:
             return None
         theta, bands = found
         exact = refine_deg(grey_HW[None], theta) if self.theta_deg == "auto" else theta
@@ -166,12 +166,12 @@ class TiffPages:
             DataError: they cannot be written back as they are stored.
         """
         if self._run_of > 1:
-            page = self._sound(0)
+            page = self._require_page(0)
             file = self._tiff.filehandle
             file.seek(page.dataoffsets[0] + place * page.nbytes)
             pixels = np.frombuffer(file.read(page.nbytes), self._stored_dtype(page)).reshape(page.shape)
             return pixels.astype(page.dtype)
-        page = self._sound(place)
+        page = self._require_page(place)
         pixels = np.asarray(page.asarray())
         pixels = np.moveaxis(pixels, 0, -1) if page.axes == "SYX" else pixels
         return pixels[..., : pixels.shape[2] - len(page.extrasamples)] if pixels.ndim == 3 else pixels
@@ -179,18 +179,18 @@ class TiffPages:
     def write(self, place: int, pixels: Pixels) -> None:
         """Replace the pixels that `read` gave."""
         if self._run_of > 1:
-            page = self._sound(0)
+            page = self._require_page(0)
             self._tiff.filehandle.seek(page.dataoffsets[0] + place * page.nbytes)
             self._tiff.filehandle.write(np.ascontiguousarray(pixels, self._stored_dtype(page)).tobytes())
             return
-        page = self._sound(place)
+        page = self._require_page(place)
         self._put(page, self._with_alpha(page, pixels))
         for smaller in page.pages or ():  # the levels of a pyramid
             height, width = smaller.imagelength, smaller.imagewidth
             level = cv2.resize(np.ascontiguousarray(pixels), (width, height), interpolation=cv2.INTER_AREA)
             self._put(smaller, self._with_alpha(smaller, np.asarray(level, pixels.dtype)))
 
-    def _sound(self, place: int) -> Any:
+    def _require_page(self, place: int) -> Any:
         """A page that can be read and written back."""
         page = self._tiff.pages[place]
         what = ""

@@ -7,7 +7,7 @@ from functools import lru_cache
 from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.curate.score.near_duplicate import largest_kept, max_alike
-from nemo_vfm.dedup.frame_candidates import candidates, same, shown_share
+from nemo_vfm.dedup.frame_candidates import candidates, matches, shown_share
 from nemo_vfm.dedup.keypoints import as_bytes, describe, from_bytes
 from nemo_vfm.dedup.sequence import Pair
 
@@ -56,5 +56,5 @@ def _compare_all(vectors: tuple[str, ...]) -> list[Pair]:
     """Cached, since other thresholds need the same pairs."""
     clips = [from_bytes(base64.b64decode(text)) for text in vectors]
     probes = candidates([[frame.bits_NB for frame in clip] for clip in clips])
-    alike = [(a, b) for (a, b), pairs in probes.items() if any(same(clips[a][i], clips[b][j]) for i, j in pairs)]
+    alike = [(a, b) for (a, b), pairs in probes.items() if any(matches(clips[a][i], clips[b][j]) for i, j in pairs)]
     return [Pair(a, b, shown_share(clips[a], clips[b])) for a, b in alike]

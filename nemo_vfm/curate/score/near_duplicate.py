@@ -12,7 +12,7 @@ import numpy as np
 
 from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.record.ledger import ClipRecord
-from nemo_vfm.dedup.sequence import RATE, Kept, Pair, alike, kept_by_likeness, signature
+from nemo_vfm.dedup.sequence import RATE, Kept, Pair, find_pairs, kept_by_likeness, signature
 
 _MAX_SECONDS = 600  # longer clips are sampled less often, so that only copies of the same length are found
 _LEAST = 0.3  # a similarity below this is reported as 0: it is between different shots
@@ -87,5 +87,5 @@ def _compare_all(vectors: tuple[str, ...], above: float) -> list[Pair]:
     for text in vectors:
         _, width, data = text.split(":")
         signatures.append(np.frombuffer(base64.b64decode(data), dtype="<f2").reshape(-1, int(width)))
-    aligned = [pair for pair in alike(signatures, above) if (pair.a, pair.b) not in exact]
+    aligned = [pair for pair in find_pairs(signatures, above) if (pair.a, pair.b) not in exact]
     return [*(Pair(a, b, 1.0) for a, b in sorted(exact)), *aligned]

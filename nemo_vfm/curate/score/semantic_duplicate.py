@@ -18,7 +18,7 @@ from nemo_vfm.dedup.semantic import Matches, as_text, as_vectors, match
 class Embedder(Protocol):
     """Turns frames into a vector without weights."""
 
-    def wanted(self, num_frames: int) -> list[int]:
+    def frame_indices(self, num_frames: int) -> list[int]:
         """The numbers of the frames it needs from a clip of `num_frames`, ascending."""
         ...
 
@@ -74,7 +74,7 @@ class SemanticDuplicate(VectorDuplicates):
 
     def remember(self, footage: ClipFrames) -> str:
         """The clip's vector, as text."""
-        return as_text(self.embedder.embed(footage.frames(self.embedder.wanted(footage.num_frames))))
+        return as_text(self.embedder.embed(footage.frames(self.embedder.frame_indices(footage.num_frames))))
 
 
 @lru_cache(maxsize=2)

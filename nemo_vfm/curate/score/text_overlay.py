@@ -37,7 +37,7 @@ _FEWEST_PX = 5  # height of a line
 _FLAT = 0.005  # a picture with fewer edges than this share of its pixels says nothing of whether the camera moves
 
 
-class Line(NamedTuple):
+class TextLine(NamedTuple):
     """A line of writing, maybe: its box in pixels, and upright strokes that a row of it crosses."""
 
     left: int
@@ -149,7 +149,7 @@ class TextOverlay:
         evidence = max((share * line.strokes for lines, share in moments for line in lines), default=0.0)
         return {"text.overlay": float(evidence >= self.strokes), "text.strokes": float(evidence)} | scores
 
-    def _look(self, footage: ClipFrames, numbers: Sequence[int]) -> tuple[list[Line], float]:
+    def _look(self, footage: ClipFrames, numbers: Sequence[int]) -> tuple[list[TextLine], float]:
         """The writing of a moment, and the share of other edges that move; 1 in a flat picture, where nothing could."""
         # Upright edges only, since writing is made of them, and since a letterbox or the horizon is not.
         steps = [cv2.Sobel(luma_HW, cv2.CV_16S, 1, 0) for luma_HW in footage.luma(numbers)]
@@ -168,7 +168,7 @@ class TextOverlay:
             for frame_HWC in frames_THWC[1:]:
                 here = _boxes(self.weights, frame_HWC)
                 kept = [box for box in kept if any(overlap(box, other) >= _SAME for other in here)]
-            lines = [Line(x, y, r - x, b - y, _STROKES_PER_HEIGHT * (r - x) / (b - y)) for x, y, r, b in kept]
+            lines = [TextLine(x, y, r - x, b - y, _STROKES_PER_HEIGHT * (r - x) / (b - y)) for x, y, r, b in kept]
         for left, top, width, height, _ in lines:
             steady_HW[top : top + height, left : left + width] = 0
             every_HW[top : top + height, left : left + width] = 0
@@ -176,7 +176,7 @@ class TextOverlay:
         return lines, 1 - min(1.0, still)
 
 
-def steady_lines(steady_HW: NDArray[np.uint8]) -> list[Line]:
+def steady_lines(steady_HW: NDArray[np.uint8]) -> list[TextLine]:
     """What looks like lines of writing among steady edges."""
     if not steady_HW.any():
         return []
@@ -192,7 +192,7 @@ def steady_lines(steady_HW: NDArray[np.uint8]) -> list[Line]:
         is_shaped = _FEWEST_PX <= height <= steady_HW.shape[0] / 4 and 1.5 <= width / height <= 40
         is_inked = area >= 0.6 * width * height and line.mean() >= 0.15
         if is_shaped and is_inked and 0.6 <= strokes * height / width <= 2.5:
-            lines.append(Line(left, top, width, height, strokes))
+            lines.append(TextLine(left, top, width, height, strokes))
     return lines
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import write_bytes, write_json
-from nemo_vfm.curate.sink.export import Written, caption_of, clips, note_captions
+from nemo_vfm.curate.sink.export import ExportResult, caption_of, clips, note_captions
 from nemo_vfm.data.shards.shard_files import ShardSet
 
 _SHORTEST_S = 5.0  # its lowest bin of durations; it drops what is shorter with one line in a log
@@ -35,8 +35,8 @@ class CosmosCurate:
                 raise ValueError(f"{name} must be a word of letters, digits and _, got {value!r}")
         self.captioner, self.version = captioner, version
 
-    def write(self, shards: ShardSet, folder: Path, at: Path) -> Written:
-        written, short, silent = Written(), 0, 0
+    def write(self, shards: ShardSet, folder: Path, at: Path) -> ExportResult:
+        written, short, silent = ExportResult(), 0, 0
         videos: dict[str, list[str]] = {}
         for entry in clips(shards, written):
             if len(entry.key) != 32 or set(entry.key) - set("0123456789abcdef"):

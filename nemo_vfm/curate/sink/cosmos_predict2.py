@@ -7,7 +7,7 @@ Read in its `cosmos_predict2/data/dataset_video.py` and `scripts/get_t5_embeddin
 from pathlib import Path
 
 from nemo_vfm.core.storage.files import write_bytes, write_text
-from nemo_vfm.curate.sink.export import Written, caption_of, clips, note_captions
+from nemo_vfm.curate.sink.export import ExportResult, caption_of, clips, note_captions
 from nemo_vfm.data.shards.shard_files import ShardSet
 
 _EMBEDDINGS = "text.safetensors"
@@ -30,8 +30,8 @@ class CosmosPredict2:
             raise ValueError(f"num_frames is {num_frames}, but it must be at least 1")
         self.num_frames = num_frames
 
-    def write(self, shards: ShardSet, folder: Path, at: Path) -> Written:
-        written, silent = Written(), 0
+    def write(self, shards: ShardSet, folder: Path, at: Path) -> ExportResult:
+        written, silent = ExportResult(), 0
         for name in ("videos", "metas"):
             (folder / name).mkdir()
         for entry in clips(shards, written):

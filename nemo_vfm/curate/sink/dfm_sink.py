@@ -7,7 +7,7 @@ Read in its `examples/common/wan/prepare_dataset_wan.py` (NAME.mp4 and NAME.json
 from pathlib import Path
 
 from nemo_vfm.core.storage.files import write_bytes, write_json
-from nemo_vfm.curate.sink.export import Written, caption_of, clips, note_captions
+from nemo_vfm.curate.sink.export import ExportResult, caption_of, clips, note_captions
 from nemo_vfm.data.shards.shard_files import ShardSet
 
 
@@ -26,8 +26,8 @@ class Dfm:
             raise ValueError(f"min_frames is {min_frames}, but it must be at least 1")
         self.min_frames = min_frames
 
-    def write(self, shards: ShardSet, folder: Path, at: Path) -> Written:
-        written, items = Written(), []
+    def write(self, shards: ShardSet, folder: Path, at: Path) -> ExportResult:
+        written, items = ExportResult(), []
         for entry in clips(shards, written):
             if entry.index["num_frames"] < self.min_frames:
                 written.left_out[f"shorter than {self.min_frames} frames"] += 1

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from nemo_vfm.curate.sink.export import Written, clips
+from nemo_vfm.curate.sink.export import ExportResult, clips
 from nemo_vfm.data.shards.energon_index import write_energon_meta
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
 from nemo_vfm.data.shards.shard_folder import is_held_out
@@ -26,8 +26,8 @@ class Energon:
             )
         self.samples_per_shard, self.val_share = samples_per_shard, val_share
 
-    def write(self, shards: ShardSet, folder: Path, at: Path) -> Written:
-        written, held_out = Written(), []
+    def write(self, shards: ShardSet, folder: Path, at: Path) -> ExportResult:
+        written, held_out = ExportResult(), []
         with ShardWriter(folder, samples_per_shard=self.samples_per_shard) as writer:
             for entry in clips(shards, written):
                 names = list(entry.members)

@@ -20,7 +20,7 @@ _WHOLE = ("width", "height", "num_frames")
 
 
 @dataclass(slots=True)
-class Written:
+class ExportResult:
     """What a sink did."""
 
     written: int = 0  #: how many clips are in the layout
@@ -33,12 +33,12 @@ class Written:
 class Sink(Protocol):
     """Writes clips in a layout of somebody else's."""
 
-    def write(self, shards: ShardSet, folder: Path, at: Path) -> Written:
+    def write(self, shards: ShardSet, folder: Path, at: Path) -> ExportResult:
         """Fill an empty folder, which will lie `at` another place once it is full."""
         ...
 
 
-def clips(shards: ShardSet, written: Written) -> Iterator[Entry]:
+def clips(shards: ShardSet, written: ExportResult) -> Iterator[Entry]:
     """The clips that have a film, and numbers that can be; others are left out."""
     for entry in shards.entries:
         if "mp4" not in entry.members:
@@ -59,7 +59,7 @@ def caption_of(entry: Entry) -> str:
     return str(entry.index.get("caption", ""))
 
 
-def note_captions(written: Written, missing: int, consequence: str) -> None:
+def note_captions(written: ExportResult, missing: int, consequence: str) -> None:
     """Note how many clips have no caption, and how the layout's readers treat them."""
     if missing:
         written.notes.append(f"{missing} of {written.written} clips have no caption: {consequence}")

@@ -16,7 +16,7 @@ import numpy as np
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.examine.examine_file import smaller
+from nemo_vfm.curate.examine.examine_file import downscale
 from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.record.ledger import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip, is_key, key_of
@@ -101,13 +101,13 @@ def footage_of(data: bytes, is_picture: bool) -> Iterator[tuple[ClipFrames, dict
     if is_picture:
         picture = decode_image(data)
         facts = {"num_frames": 1, "fps": 1.0, "width": picture.shape[1], "height": picture.shape[0]}
-        yield ClipFrames.of(smaller(picture, _SIDE_PX)[None], 1.0), facts
+        yield ClipFrames.of(downscale(picture, _SIDE_PX)[None], 1.0), facts
         return
     with open_video(data) as reader:
         info = reader.info()
         footage = ClipFrames(
             info.num_frames, info.fps,
-            lambda numbers: np.stack([smaller(frame, _SIDE_PX) for frame in reader.read(list(numbers))]),
+            lambda numbers: np.stack([downscale(frame, _SIDE_PX) for frame in reader.read(list(numbers))]),
         )  # fmt: skip
         facts = {"num_frames": info.num_frames, "fps": info.fps, "width": info.width, "height": info.height}
         yield footage, facts

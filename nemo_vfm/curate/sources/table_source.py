@@ -65,7 +65,7 @@ class TableSource:
         self.first, self.share, self._subset = first, share, Subset(first, share)
 
     def score_columns(self) -> Mapping[str, Kind]:
-        return self._read[0]
+        return self._contents[0]
 
     def files(self) -> list[SourceFile]:
         """Every file that a row names, sorted by name, with its rows.
@@ -75,7 +75,7 @@ class TableSource:
             DataError: a row is not what its columns promise, or contradicts another.
         """
         inside = self.root.resolve()
-        chosen = self._subset.of(self._read[1], lambda one: f"{_below(one[0], inside)}\0{one[1].seconds}", "rows")
+        chosen = self._subset.of(self._contents[1], lambda one: f"{_below(one[0], inside)}\0{one[1].seconds}", "rows")
         by_path: dict[Path, list[TableSpan]] = {}
         for path, span in chosen:
             by_path.setdefault(path, []).append(span)
@@ -85,7 +85,7 @@ class TableSource:
         return files
 
     @cached_property
-    def _read(self) -> tuple[Mapping[str, Kind], Sequence[tuple[Path, TableSpan]]]:
+    def _contents(self) -> tuple[Mapping[str, Kind], Sequence[tuple[Path, TableSpan]]]:
         """The scores' kinds, and of each row its file and what it says."""
         own = [self.start, self.end, *([self.caption] if self.caption else [])]
         rows = list(rows_of(self.path, [self.video], None if self.scores is None else [*own, *self.scores]))

@@ -123,11 +123,11 @@ class Folder:
             raise UserError(f"{root} is not a folder or a file; give the folder that holds the videos or images")
         names: list[PurePath] = []
 
-        def wanted(name: PurePath) -> bool:
+        def is_wanted(name: PurePath) -> bool:
             names.append(name)
             return is_taken(name, _SUFFIXES[self.take])
 
-        listed = walk(root, wanted)
+        listed = walk(root, is_wanted)
         files = [SourceFile(path, text_name(path, root), root=root, passed_over=why) for path, why in listed]
         found = sorted(files, key=lambda file: file.name)
         say_passed_over(root, names, _SUFFIXES["both"])
@@ -164,7 +164,7 @@ class Folder:
         fetched.fetch_sidecars(videos, found)
         return [
             SourceFile(
-                fetched.path(video), video.name, partial(fetched.held, video), identity=f"{video.stamp} {video.size}"
+                fetched.path(video), video.name, partial(fetched.hold, video), identity=f"{video.stamp} {video.size}"
             )
             for video in videos
         ]
@@ -220,7 +220,7 @@ class FetchedFile:
             list(threads.map(lambda pair: object_store.download(*pair), small))
 
     @contextmanager
-    def held(self, item: object_store.StoredObject) -> Iterator[Path]:
+    def hold(self, item: object_store.StoredObject) -> Iterator[Path]:
         """The object as a local file that stays while the block runs."""
         path = self.path(item)
         if item.size > self._max_bytes:

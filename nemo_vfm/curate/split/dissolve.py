@@ -55,7 +55,7 @@ class Dissolves(Finder):
         self._halves = sorted({max(1, round(scale * fps)) for scale in _SCALES_S})
         self._reach = 2 * self._halves[-1]
         self._glances: deque[Glance] = deque(maxlen=2 * self._reach + 1)
-        self._steps: deque[float] = deque(maxlen=2 * self._reach + 1)  # from the thumbnail before
+        self._steps: deque[float] = deque(maxlen=2 * self._reach)  # from each thumbnail to the next
         self._way: deque[float] = deque(maxlen=2 * self._reach + 1)  # the sum of all steps so far
         self._count = 0
         self._run: list[tuple[float, int]] = []  # (strangeness, frame) of the frames near each other that pass
@@ -84,9 +84,9 @@ class Dissolves(Finder):
 
     def _remember(self, glance: Glance, times: int = 1) -> None:
         for _ in range(times):
-            step = _distance(self._glances[-1].thumbnail_D, glance.thumbnail_D) if self._glances else 0.0
-            self._steps.append(step)
-            self._way.append(step + (self._way[-1] if self._way else 0.0))
+            if self._glances:
+                self._steps.append(_distance(self._glances[-1].thumbnail_D, glance.thumbnail_D))
+            self._way.append(self._way[-1] + self._steps[-1] if self._way else 0.0)
             self._glances.append(glance)
 
     def _step(self, middle: int) -> list[int]:
@@ -116,7 +116,7 @@ class Dissolves(Finder):
         jump = _distance(before, after)
         if jump < limits.jump:
             return 1.0
-        if max(islice(self._steps, place - half + 1, place + half + 1)) > limits.step * jump:
+        if max(islice(self._steps, place - half, place + half)) > limits.step * jump:
             return 1.0
         strangeness = _distance(glances[place].thumbnail_D, (before + after) * np.float32(0.5)) / jump
         if strangeness > limits.strangeness:
@@ -128,8 +128,7 @@ class Dissolves(Finder):
             return self._wipe_strangeness(self._wipes, place, half) if off <= self._wipes.strangeness else 1.0
         far = _distance(glances[place - 2 * half].thumbnail_D, before)
         drift = (far + _distance(glances[place + 2 * half].thumbnail_D, after)) / jump
-        most = min(limits.still + drift / 4, limits.strangeness - limits.drift * drift)
-        if strangeness > most or not self._differ(start, stop):
+        if strangeness > limits.still + drift / 4 or not self._differ(start, stop):
             return 1.0
         # No dissolve, if the middle lasts: it is reached early or left late.
         early, late = (glances[place + quarter].thumbnail_D for quarter in (-max(1, half // 2), max(1, half // 2)))

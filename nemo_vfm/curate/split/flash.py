@@ -71,36 +71,36 @@ class WithoutFlashes(Finder):
         # Where the picture after a jump is nearest to one before; none where none is near: all of a still shot.
         near = []
         for before in [self._glances[at] for at in range(max(0, place - _BEFORE), place)]:
-            limit = _LIKENESS * _apart(before, self._glances[place])
+            limit = _LIKENESS * _distance(before, self._glances[place])
             for after in range(place + 1, min(place + self._num_frames + 1, num_glances)):
-                apart = _apart(before, self._glances[after])
+                apart = _distance(before, self._glances[after])
                 if apart <= limit and _differ(before, self._glances[after]) <= _LAYOUT:
                     near.append((apart, after))
         if near:
             return self._first + min(near)[1]
         # Where a light that came on at the jump is out again, unless another shot lies under it.
         before, lit = self._glances[place - 1], self._glances[place]
-        light = _lighter(before, lit)
+        light = _brightening(before, lit)
         if _differ(before, lit) > _LAYOUT:
             return 0
         for after in range(place + 1, min(place + self._num_frames, num_glances - 1)):
             picture = self._glances[after]
-            steady = abs(_lighter(picture, self._glances[after + 1])) <= _STEADY * light
-            if steady and abs(_lighter(before, picture)) <= _LIKENESS * light:
+            steady = abs(_brightening(picture, self._glances[after + 1])) <= _STEADY * light
+            if steady and abs(_brightening(before, picture)) <= _LIKENESS * light:
                 # How far the picture may move until `after`, at its speeds on both sides of the light.
                 sides = range(max(0, place - _BEFORE), place), range(after, min(after + _BEFORE, num_glances))
-                steps = [[_apart(self._glances[a], self._glances[b]) for a, b in pairwise(side)] for side in sides]
+                steps = [[_distance(self._glances[a], self._glances[b]) for a, b in pairwise(side)] for side in sides]
                 way = sum(max(side, default=0.0) for side in steps) / 2 * (after - place + 1)
-                return self._first + after if _apart(before, picture) <= way else 0
+                return self._first + after if _distance(before, picture) <= way else 0
         return 0
 
 
-def _lighter(a: Glance, b: Glance) -> float:
-    """How much lighter `b` is, on the scale of `_apart`."""
+def _brightening(a: Glance, b: Glance) -> float:
+    """How much lighter `b` is, on the scale of `_distance`."""
     return float(b.thumbnail_D.sum() - a.thumbnail_D.sum())
 
 
-def _apart(a: Glance, b: Glance) -> float:
+def _distance(a: Glance, b: Glance) -> float:
     return float(cv2.norm(a.thumbnail_D, b.thumbnail_D, cv2.NORM_L1))
 
 

@@ -75,7 +75,7 @@ class Stitch:
         """See `Splitter.spans`; at most `max_length_s` more behind than the inner splitter."""
         kept, first = list[Frame](), 0  # what the embedder needs of the frames since the last span
 
-        def watched() -> Iterator[Frame]:
+        def watch() -> Iterator[Frame]:
             for frame in frames:
                 kept.append(self.embedder.keep(frame))
                 yield frame
@@ -83,7 +83,7 @@ class Stitch:
         longest = max(1, math.floor(self.max_length_s * fps + 1e-6))
         held: Span | None = None
         end_D: NDArray[np.float32] | None = None
-        for span in self.splitter.spans(watched(), fps=fps):
+        for span in self.splitter.spans(watch(), fps=fps):
             last = span[1] - 1 - span[0]
             places = [span[0] - first + round(part * last) for part in (_NEAR_START, _NEAR_STOP)]
             start_D, next_end_D = self.embedder.embed([kept[place] for place in places])

@@ -62,7 +62,7 @@ class Order:
         first: int = 0, places: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
         if not groups:
-            raise ValueError("expected at least one group of samples, got none")
+            raise ValueError("there is no group of samples, but at least one is needed; give data with samples")
         self.groups, self._seed, self._shuffle, self._digests = tuple(groups), seed, shuffle, digests or {}
         self._how = partial(type(self), self.groups, seed=seed, shuffle=shuffle, digests=self._digests)
         self._first, self._places = first, dict(places or {})

@@ -43,7 +43,7 @@ class _CountingGenerator(CodeGenerator):
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         """As jinja2's, measured."""
-        self.write("environment.joined((")
+        self.write("environment.join_parts((")
         for part in node.nodes:
             self.visit(part, frame)
             self.write(", ")
@@ -77,7 +77,7 @@ class _CountingGenerator(CodeGenerator):
 
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
         """As jinja2's, counted, with keys that are not too much."""
-        self.write("environment.kept({")
+        self.write("environment.keep({")
         for pair in node.items:
             self._through("weigh", pair.key, frame)
             self.write(": ")
@@ -91,7 +91,7 @@ class _CountingGenerator(CodeGenerator):
         return super().macro_body(node, frame)
 
     def _write_kept(self, visit: Callable[[Any, Frame], None], node: nodes.Expr, frame: Frame, counts: bool) -> None:
-        self.write("environment.kept(" if counts else "")
+        self.write("environment.keep(" if counts else "")
         visit(node, frame)
         self.write(")" if counts else "")
 
@@ -101,7 +101,7 @@ class _CountingGenerator(CodeGenerator):
         self.write(")")
 
     def _output_const_repr(self, group: Any) -> str:
-        return f"environment.kept({super()._output_const_repr(group)})"
+        return f"environment.keep({super()._output_const_repr(group)})"
 
 
 def _count(node: nodes.Node) -> nodes.Node:
@@ -144,13 +144,13 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             extensions=[GenerationTag, "jinja2.ext.loopcontrols"],
             cache_size=0,
             optimized=False,
-            finalize=self.written,
+            finalize=self.render_value,
         )
         for unwanted in ("lipsum", "cycler", "joiner"):
             del self.globals[unwanted]
-        self.filters = {name: self.bounded(name, one) for name, one in self.filters.items()}
+        self.filters = {name: self.bound_filter(name, one) for name, one in self.filters.items()}
         tests: dict[str, Any] = dict(self.tests)
-        self.tests = {name: self.bounded("", one) for name, one in tests.items()}
+        self.tests = {name: self.bound_filter("", one) for name, one in tests.items()}
 
     def begin(self) -> None:
         """Forget what the last rendering of this thread used."""
@@ -161,7 +161,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """Counts when it is looked at, which needs no call that the sandbox would judge."""
         self._own.limits.tick()
 
-    def kept(self, value: Any) -> Any:
+    def keep(self, value: Any) -> Any:
         """A text or a list that was just made."""
         return self._own.limits.keep(value)
 
@@ -170,23 +170,23 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self._own.limits.tick(weight(value))
         return value
 
-    def written(self, value: Any) -> Any:
+    def render_value(self, value: Any) -> Any:
         """`{{ value }}`, as text."""
         if isinstance(value, str):  # also one that is marked as safe
             return self._own.limits.keep(value)
         return self._own.limits.keep(str(self.weigh(value)))
 
-    def joined(self, parts: tuple[Any, ...]) -> str:
+    def join_parts(self, parts: tuple[Any, ...]) -> str:
         """`a ~ b`."""
         self._own.limits.tick()
         require_letters(sum(map(weight, parts)))
-        return str(self.kept("".join(map(str, parts))))
+        return str(self.keep("".join(map(str, parts))))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """See jinja2's sandbox."""
         self._own.limits.tick(weight(left) + weight(right))
         careful = _CAREFUL.get(operator)
-        return self.kept(careful(left, right) if careful else super().call_binop(context, operator, left, right))
+        return self.keep(careful(left, right) if careful else super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """See jinja2's sandbox: its names, so that a template may name its own arguments as it likes."""
@@ -201,29 +201,29 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             __self.weigh(owner)
             if isinstance(owner, str) and (foretell := METHODS[name]):
                 require_letters(foretell(owner, *args, **kwargs))
-        return __self.kept(super().call(__context, __obj, *args, **kwargs, **hidden))
+        return __self.keep(super().call(__context, __obj, *args, **kwargs, **hidden))
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         """See jinja2's sandbox."""
         self._own.limits.tick(weight(argument))
         return super().getitem(obj, argument)
 
-    def bounded(self, name: str, filtered: Callable[..., Any]) -> Callable[..., Any]:
+    def bound_filter(self, name: str, filtered: Callable[..., Any]) -> Callable[..., Any]:
         """A filter, or a test without a name, that is counted, and whose arguments and result are weighed."""
         foretell = FILTERS.get(name)
         marks = {key: one for key, one in getattr(filtered, "__dict__", {}).items() if key.startswith("jinja")}
         first = int(bool(marks))  # such as whether it takes the environment
 
-        def bounded(*args: Any, **kwargs: Any) -> Any:
+        def bound(*args: Any, **kwargs: Any) -> Any:
             own = self._looked_at(args[first:], kwargs)
             if foretell is not None:
                 require_letters(foretell(*own, **kwargs))
             if name in SLOW_FILTERS and sum(map(weight, own)) > MAX_FOR_SLOW:
                 raise TemplateTooLong(f"the chat template gives {name} a text of more than {MAX_FOR_SLOW:,} characters")
-            return self.kept(filtered(*args[:first], *own, **kwargs))
+            return self.keep(filtered(*args[:first], *own, **kwargs))
 
-        vars(bounded).update(marks)
-        return bounded
+        vars(bound).update(marks)
+        return bound
 
     def _looked_at(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Arguments that are neither too large nor used up."""

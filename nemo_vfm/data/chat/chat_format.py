@@ -42,7 +42,7 @@ class ControlTokens:
         texts = [*(one.data for one in tree.find_all(nodes.TemplateData)),
                  *(one.value for one in tree.find_all(nodes.Const) if isinstance(one.value, str))]  # fmt: skip
         literals = "\0".join(texts)
-        added = tokenizer.added()
+        added = tokenizer.added_tokens()
         self.names = sorted(
             (one.content for one in added if one.special or (one.content in literals and not one.content.isspace())),
             key=len, reverse=True,
@@ -52,7 +52,7 @@ class ControlTokens:
         self._marked = re.compile(f"{_BEGINS}({self._name.pattern}){_ENDS}|[{_BEGINS}{_ENDS}{_BORDER}]")
         self._between = "\0".join(self.names)
 
-    def marked(self, value: Json) -> Json:
+    def mark(self, value: Json) -> Json:
         """A message with marks around what names a control token; keys of mappings stay."""
         if isinstance(value, str):
             text = self._wrap(value)
@@ -69,10 +69,10 @@ class ControlTokens:
         if isinstance(value, dict):
             # Templates make control tokens of roles, such as <|user|>: only a name as a whole is marked.
             return {
-                key: self._wrap(one) if key == "role" and isinstance(one, str) else self.marked(one)
+                key: self._wrap(one) if key == "role" and isinstance(one, str) else self.mark(one)
                 for key, one in value.items()
             }
-        return [self.marked(one) for one in value] if isinstance(value, list | tuple) else value
+        return [self.mark(one) for one in value] if isinstance(value, list | tuple) else value
 
     def _wrap(self, text: str) -> str:
         return self._name.sub(f"{_BEGINS}\\g<0>{_ENDS}", text.translate(RESERVED))
@@ -89,7 +89,7 @@ class ControlTokens:
             if number:
                 own, where = self._after_a_line(piece, names=not is_name)
             else:
-                own, where = self._tokenizer.placed(piece, names=True)
+                own, where = self._tokenizer.encode_with_offsets(piece, names=True)
             if is_name and self.numbers[piece] in own:
                 # The library finds tokens that are not special in any text; in halves there is nothing to find.
                 halves = [self._after_a_line(half, names=False) for half in (piece[:1], piece[1:])]
@@ -121,10 +121,10 @@ class ControlTokens:
 
     def _after_a_line(self, text: str, *, names: bool) -> tuple[list[int], list[Place]]:
         """As the text is encoded after a new line: at the start of a text SentencePiece's kind adds a space."""
-        line = self._tokenizer.placed("\n", names=True)[0]
-        tokens, places = self._tokenizer.placed(f"\n{text}", names=names)
+        line = self._tokenizer.encode_with_offsets("\n", names=True)[0]
+        tokens, places = self._tokenizer.encode_with_offsets(f"\n{text}", names=names)
         if tokens[: len(line)] != line:
-            return self._tokenizer.placed(text, names=names)
+            return self._tokenizer.encode_with_offsets(text, names=names)
         return tokens[len(line) :], [(max(0, begin - 1), max(0, end - 1)) for begin, end in places[len(line) :]]
 
 
@@ -142,7 +142,7 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _TemplateControls:
     """A template and the control tokens that it may write."""
 
     template: ChatTemplate
@@ -165,9 +165,9 @@ class ChatFormat:
     def __init__(self, *, tokenizer: FolderTokenizer, template: Path | None = None, name: str | None = None) -> None:
         self.tokenizer, self.template, self.name = tokenizer, template, name
         self._lock = threading.Lock()
-        self._written: dict[str, _Written] = {}
+        self._written: dict[str, _TemplateControls] = {}
 
-    def _of(self, tools: Sequence[Json] | None) -> "_Written":
+    def _of(self, tools: Sequence[Json] | None) -> "_TemplateControls":
         """The template that these tools call for."""
         name = self.name or ("tool_use" if tools is not None and self._has_tool_use else "default")
         with self._lock:
@@ -177,7 +177,7 @@ class ChatFormat:
                     template_of(self.tokenizer.folder, name) if given is None else given.read_text()
                 )
                 control = ControlTokens(self.tokenizer.placed_tokens(), template.text, template.environment)
-                self._written[name] = _Written(template, control)
+                self._written[name] = _TemplateControls(template, control)
             return self._written[name]
 
     @cached_property
@@ -225,8 +225,8 @@ class ChatFormat:
             spans = []
             for number, message in enumerate(messages):
                 if message.get("role") == "assistant":
-                    before = self._plain(messages[:number], tools, True)
-                    after = self._plain(messages[: number + 1], tools, False)
+                    before = self._render_plain(messages[:number], tools, True)
+                    after = self._render_plain(messages[: number + 1], tools, False)
                     _require_prefix(before, after, number)
                     _require_prefix(after, plain, number)
                     # Letters of a turn up to the token that ends it: what the template puts behind that nobody says.
@@ -236,7 +236,7 @@ class ChatFormat:
                     spans.append((len(before), len(before) + (last if not turn[last:].strip() else len(turn))))
         return Conversation(tokens, [any(a < end and begin < b for a, b in spans) for begin, end in places])
 
-    def _plain(self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool) -> str:
+    def _render_plain(self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool) -> str:
         text, _ = without_generation_marks(self._render(messages, tools, prompt))
         return text.translate(RESERVED)
 
@@ -246,12 +246,12 @@ class ChatFormat:
     ) -> str:  # fmt: skip
         written = self._of(tools)
         try:
-            marked = [written.control.marked(_for_templates(message)) for message in messages]
-            told = {name: written.control.marked(value) for name, value in (variables or {}).items()}
+            marked = [written.control.mark(_for_templates(message)) for message in messages]
+            told = {name: written.control.mark(value) for name, value in (variables or {}).items()}
         except RecursionError:
             raise DataError("a message holds lists in lists that are nested too deep") from None
         return written.template.render(
-            marked, tools=None if tools is None else written.control.marked(list(tools)),
+            marked, tools=None if tools is None else written.control.mark(list(tools)),
             add_generation_prompt=prompt, special=self.tokenizer.placed_tokens().special_names, variables=told,
         )  # fmt: skip
 
@@ -263,7 +263,7 @@ class ChatFormat:
     def _stops(self) -> frozenset[int]:
         found = {self.tokenizer.end()}
         try:
-            turn = self._plain(_TURN, None, False)
+            turn = self._render_plain(_TURN, None, False)
         except DataError:
             return frozenset(found)
         behind = turn.rpartition(_PROBE)[2]

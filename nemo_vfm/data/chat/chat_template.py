@@ -60,12 +60,12 @@ class ChatTemplate:
 
     def __init__(self, text: str) -> None:
         self.text, self.environment = text, BoundedEnvironment()
-        self.environment.filters["tojson"] = self.environment.bounded("tojson", _json)
+        self.environment.filters["tojson"] = self.environment.bound_filter("tojson", _json)
         self.environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
         try:
             self._made = self.environment.from_string(text)
         except Exception as error:  # jinja2 makes Python of it, which may be nested too deep for Python
-            raise DataError(f"The chat template is not valid Jinja: {_short(error)}") from error
+            raise DataError(f"The chat template is not valid Jinja: {_cut(error)}") from error
 
     def render(
         self, messages: Sequence[Mapping[str, Json]], *, tools: Sequence[Json] | None = None,
@@ -78,17 +78,17 @@ class ChatTemplate:
             raise DataError(f"the chat template already has a value for {taken[0]}; leave it out")
         self.environment.begin()
         try:
-            return str(self.environment.kept(self._made.render(**(variables or {}), **own)))
+            return str(self.environment.keep(self._made.render(**(variables or {}), **own)))
         except TemplateTooLong:
             raise
         except jinja2.TemplateError as error:
-            raise DataError(f"The chat template refuses this conversation: {_short(error)}") from error
+            raise DataError(f"The chat template refuses this conversation: {_cut(error)}") from error
         except Exception as error:  # whatever foreign code may raise
-            raise DataError(f"The chat template fails on this conversation ({type(error).__name__}: {_short(error)}). "
+            raise DataError(f"The chat template fails on this conversation ({type(error).__name__}: {_cut(error)}). "
                             f"Are role and content of every message text?") from error  # fmt: skip
 
 
-def _short(error: Exception) -> str:
+def _cut(error: Exception) -> str:
     """Templates may make messages of any length."""
     return str(error)[:500]
 

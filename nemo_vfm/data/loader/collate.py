@@ -13,15 +13,16 @@ from torch import Tensor
 from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.data.batching.faults import Fault
 from nemo_vfm.data.shards.read_in_place import Rows
-from nemo_vfm.data.shards.safetensors_views import StoredTensor
+from nemo_vfm.data.shards.safetensors_views import TensorView
 from nemo_vfm.data.shards.sample_members import OWN_TENSORS
-from nemo_vfm.data.shards.sample_reader import Layout, Sample
+from nemo_vfm.data.shards.sample_reader import Layout, LoadedSample
 from nemo_vfm.data.shards.shard_files import Entry
 
 
 def collate(
-    index: int, entries: Sequence[Entry], load: Callable[[Sequence[Entry], Rows], list[Sample | Fault]], layout: Layout
-) -> tuple[VideoBatch, list[Fault | None]]:
+    index: int, entries: Sequence[Entry], load: Callable[[Sequence[Entry], Rows], list[LoadedSample | Fault]],
+    layout: Layout,
+) -> tuple[VideoBatch, list[Fault | None]]:  # fmt: skip
     """The batch and, a sample each, what was wrong with it.
 
     `load` reads the samples, perhaps to their rows of the batch, or says why not; `layout` is what each must look like.
@@ -35,10 +36,10 @@ def collate(
     ]
     for name, (dtype, shape) in layout.items():
         # All at once: each of these calls lets go of the interpreter, and threads wait for each other (read_in_place).
-        if StoredTensor(dtype, shape, rows[name].reshape(-1)).is_finite():
+        if TensorView(dtype, shape, rows[name].reshape(-1)).is_finite():
             continue
         for place, entry in enumerate(entries):
-            if faults[place] is None and not StoredTensor(dtype, shape, rows[name][place]).is_finite():
+            if faults[place] is None and not TensorView(dtype, shape, rows[name][place]).is_finite():
                 # One NaN in a latent would reach every weight of the model in one step.
                 faults[place] = Fault(entry.key, entry.shard, f"its {name} holds NaN or infinity")
     for place, fault in enumerate(faults):
@@ -76,10 +77,10 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return flat.view(dtype).view(shape)
 
 
-def _place(entry: Entry, sample: Sample, layout: Layout, rows: Rows, place: int) -> Fault | None:
+def _place(entry: Entry, sample: LoadedSample, layout: Layout, rows: Rows, place: int) -> Fault | None:
     """Copy a sample to its rows, unless it lies among them; or say what does not fit."""
     for name, (dtype, shape) in layout.items():
-        stored: StoredTensor | None = sample.tensors.get(name)
+        stored: TensorView | None = sample.tensors.get(name)
         if stored is None or (stored.dtype, stored.shape) != (dtype, shape):
             found = "nothing" if stored is None else f"{stored.dtype} {stored.shape}"
             return Fault(entry.key, entry.shard, f"its {name} is {found}, expected {dtype} {shape}")

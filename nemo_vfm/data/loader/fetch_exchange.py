@@ -46,7 +46,7 @@ class HasSpans(Samples, ReadsInPlace, Protocol):
         """So many bytes of the sample's tar from an offset on."""
         ...
 
-    def checked(self, entry: Entry, extension: str, data: bytes) -> bytes:
+    def check_bytes(self, entry: Entry, extension: str, data: bytes) -> bytes:
         """The bytes of a member, once they are whole; DataError where they are not those that were written."""
         ...
 
@@ -61,7 +61,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SpanPart:
     """The part of a span that one rank fetches."""
 
     span: int  #: its number in the plan
@@ -86,14 +86,14 @@ class Plan:
         """Of all spans."""
         return sum(span.size for span in self.spans)
 
-    def share(self, rank: int, num_ranks: int) -> list[Cut]:
+    def share(self, rank: int, num_ranks: int) -> list[SpanPart]:
         """What one rank fetches: the `rank`-th of `num_ranks` equal pieces."""
         total, at, cuts = self.num_bytes, 0, []
         begin, end = total * rank // num_ranks, total * (rank + 1) // num_ranks  # on the spans' common line
         for number, span in enumerate(self.spans):
             first, last = max(begin, at), min(end, at + span.size)
             if first < last:
-                cuts.append(Cut(number, first - at, last - at))
+                cuts.append(SpanPart(number, first - at, last - at))
             at += span.size
         return cuts
 
@@ -145,7 +145,7 @@ class Exchange:
         default_factory=lambda: ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="share")
     )
 
-    def held(self, index: int, entries: Sequence[Entry]) -> FetchedBytes:
+    def fetch(self, index: int, entries: Sequence[Entry]) -> FetchedBytes:
         """All bytes of a batch. After a failure no rank exchanges anything any more.
 
         Raises:
@@ -194,7 +194,7 @@ class Exchange:
         spans = {place: data[end - place[2] : end] for place, end in zip(places, ends, strict=True)}
         return FetchedBytes(spans, {places[number]: text for number, text in failed.items()})
 
-    def _cut(self, wanted: Plan, cut: Cut, report: "_Report") -> bytes:
+    def _cut(self, wanted: Plan, cut: SpanPart, report: "_Report") -> bytes:
         span, size = wanted.spans[cut.span], cut.end - cut.begin
         try:
             return self._samples.read_span(span.entry, span.offset + cut.begin, size)

@@ -132,7 +132,7 @@ class ListedData(ScheduledData[ShapeGroup]):
         """See `ResumableData`: the batch size of each shape."""
         return {group.name: group.batch_size for group in self.train_groups()}
 
-    def batched(self, batching: Json) -> Self:
+    def with_batching(self, batching: Json) -> Self:
         """See `ResumableData`."""
         if other := batching.keys() ^ {group.name for group in self._open().train}:
             raise ValueError(f"the shapes of samples have changed: {', '.join(sorted(other)[:4])}")

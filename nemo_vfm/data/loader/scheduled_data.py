@@ -80,7 +80,7 @@ class ScheduledData(ABC, Generic[Which]):
         """See `ResumableData`."""
         return {self.size_name: getattr(self, self.size_name)}
 
-    def batched(self, batching: Json) -> Self:
+    def with_batching(self, batching: Json) -> Self:
         """See `ResumableData`."""
         found = self.starting(self._begins, self._places)
         setattr(found, self.size_name, batching[self.size_name])

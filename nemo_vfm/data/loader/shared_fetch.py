@@ -24,7 +24,7 @@ from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.loader.batch_loader import within
 from nemo_vfm.data.loader.fetch_exchange import Exchange, FetchedBytes, HasSpans
 from nemo_vfm.data.shards.shard_files import Entry
-from nemo_vfm.data.shards.shard_folder import Buffers, LocalShard, Spread
+from nemo_vfm.data.shards.shard_folder import Buffers, LocalShard, MemberSpan
 
 
 class HeldSamples:
@@ -67,10 +67,10 @@ class HeldSamples:
                 for (begin, length), span in zip(spans, data, strict=True)
                 if begin <= offset and offset + size <= begin + length
             )
-            found.append(self.inner.checked(entry, extension, span[offset - begin : offset - begin + size]))
+            found.append(self.inner.check_bytes(entry, extension, span[offset - begin : offset - begin + size]))
         return found
 
-    def locate(self, entry: Entry, extensions: Sequence[str]) -> tuple[LocalShard, Spread] | None:
+    def locate(self, entry: Entry, extensions: Sequence[str]) -> tuple[LocalShard, MemberSpan] | None:
         """See `ReadsInPlace`; nowhere, while this thread reads what was gathered."""
         return self.inner.locate(entry, extensions) if getattr(self._here, "held", None) is None else None
 
@@ -107,7 +107,7 @@ class UniqueBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         try:
-            fetched = ((i, self._exchange.held(i, self._entries(i))) for i in itertools.count(self._first))
+            fetched = ((i, self._exchange.fetch(i, self._entries(i))) for i in itertools.count(self._first))
             one_by_one = (self._load(index, held) for index, held in fetched)
             with closing(self._read_ahead() if self._num_workers else one_by_one) as loaded:
                 for batch, found in loaded:
@@ -129,7 +129,7 @@ class UniqueBatches:
         ahead: deque[Future[Loaded]] = deque()
         try:
             for index in itertools.count(self._first):
-                gathered = line.submit(lambda i: self._exchange.held(i, self._entries(i)), index)
+                gathered = line.submit(lambda i: self._exchange.fetch(i, self._entries(i)), index)
                 ahead.append(workers.submit(lambda i, bytes_: self._load(i, bytes_.result()), index, gathered))
                 if len(ahead) > self._ahead * self._num_workers:
                     yield ahead.popleft().result()

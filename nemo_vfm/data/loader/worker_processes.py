@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from nemo_vfm.core.errors import DataError, NemoVfmError
 from nemo_vfm.core.log import warn
+from nemo_vfm.core.process import how_it_ended
 from nemo_vfm.data.batching.batch_source import Loaded
 
 _STATM = Path("/proc/self/statm")
@@ -116,7 +117,7 @@ class WorkerWatch:
 
     def _look(self, *_: object) -> None:
         if not self.died and (dead := [worker for worker in self._workers if not worker.is_alive()]):
-            self.died = f"process {dead[0].pid} exited unexpectedly with code {dead[0].exitcode}"
+            self.died = f"process {dead[0].pid} {how_it_ended(dead[0].exitcode)}"
             self.kill()
 
 
@@ -164,11 +165,11 @@ def _until_grown(
 ) -> Generator[Loaded, None, int]:
     """The batches of one set of workers; at its end all that they began is given. Returns by how much one grew."""
     loader: DataLoader[Answer] = DataLoader(
-        _Sent(dataset),
+        _ErrorsAsValues(dataset),
         batch_size=None,
         sampler=numbers,
         num_workers=num_workers,
-        collate_fn=_same,
+        collate_fn=_identity,
         worker_init_fn=_start_worker,
         prefetch_factor=ahead,
         timeout=min(_LOOK_S, timeout_s),
@@ -178,7 +179,7 @@ def _until_grown(
     given, watch = _start_workers(loader)
     try:
         while due < numbers.next or not numbers.stopped:  # once it has given the last it must not be asked again
-            loaded, grown = _next(given, watch, timeout_s)
+            loaded, grown = _next_batch(given, watch, timeout_s)
             if isinstance(loaded, NemoVfmError):
                 watch.kill()
                 watch.clear()
@@ -192,7 +193,7 @@ def _until_grown(
         del given, watch  # else the error's traceback would keep workers and pipe for as long as anyone looks at it
 
 
-def _next(given: Iterator[Answer], watch: WorkerWatch, timeout_s: float) -> Answer:
+def _next_batch(given: Iterator[Answer], watch: WorkerWatch, timeout_s: float) -> Answer:
     """The next batch, or why there is none."""
     until = time.monotonic() + timeout_s
     while True:
@@ -230,7 +231,7 @@ def _start_workers(loader: DataLoader[Answer]) -> tuple[Iterator[Answer], Worker
 
 
 @dataclass(eq=False)
-class _Sent(Dataset[Answer]):
+class _ErrorsAsValues(Dataset[Answer]):
     """Gives what stops a run as a value: torch would put the worker's whole traceback in front of its sentence."""
 
     _dataset: Dataset[Loaded]
@@ -259,7 +260,7 @@ class _From(Sampler[int]):
             yield self.next - 1
 
 
-def _same(loaded: Any) -> Any:
+def _identity(loaded: Any) -> Any:
     return loaded
 
 

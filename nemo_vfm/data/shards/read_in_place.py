@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.data.shards.safetensors_views import StoredTensor, header_and_tensors
-from nemo_vfm.data.shards.shard_folder import Buffers, Entry, LocalShard, Spread
+from nemo_vfm.data.shards.safetensors_views import TensorView, header_and_tensors
+from nemo_vfm.data.shards.shard_folder import Buffers, Entry, LocalShard, MemberSpan
 
 #: Memory to read to, (samples, bytes) uint8, of every tensor by name.
 Rows = Mapping[str, NDArray[np.uint8]]
@@ -25,7 +25,7 @@ _MAX_KINDS = 256
 class ReadsInPlace(Protocol):
     """Samples that may lie in tars on a disk."""
 
-    def locate(self, entry: Entry, extensions: Sequence[str]) -> tuple[LocalShard, Spread] | None:
+    def locate(self, entry: Entry, extensions: Sequence[str]) -> tuple[LocalShard, MemberSpan] | None:
         """A sample's tar, and where its members lie there; None where they are not on a disk, or far apart."""
         ...
 
@@ -39,29 +39,29 @@ class _MemberLayout:
     """What a member is in all samples of one shape: a header, and the tensors that follow it."""
 
     header: bytes
-    tensors: Mapping[str, StoredTensor]
+    tensors: Mapping[str, TensorView]
 
 
 @dataclass(slots=True)
-class _Read:
+class _PendingRead:
     """A sample to be read: the kinds of its members, memory for each, and where they lie."""
 
     kinds: list[_MemberLayout]
     members: list[list[bytearray | NDArray[np.uint8]]]
     file: LocalShard
-    spread: Spread
+    spread: MemberSpan
     buffers: Buffers
     error: OSError | None = None
     num_read: int = 0
 
-    def tensors(self) -> dict[str, StoredTensor] | None:
+    def tensors(self) -> dict[str, TensorView] | None:
         """What was read; None where a header is another one."""
-        found: dict[str, StoredTensor] = {}
+        found: dict[str, TensorView] = {}
         for kind, (head, *rows) in zip(self.kinds, self.members, strict=True):
             if head != kind.header:
                 return None
             for (name, stored), row in zip(kind.tensors.items(), rows, strict=True):
-                found[name] = StoredTensor(stored.dtype, stored.shape, row)  # type: ignore[arg-type]  # only heads are no arrays
+                found[name] = TensorView(stored.dtype, stored.shape, row)  # type: ignore[arg-type]  # only heads are no arrays
         return found
 
 
@@ -84,10 +84,10 @@ class ReaderInPlace:
         if len(members) == len(found) and sorted(each) == sorted((name, row.shape[1]) for name, row in rows.items()):
             self._known[key] = members
 
-    def read(self, entries: Sequence[Entry], rows: Rows) -> list[dict[str, StoredTensor] | DataError | OSError | None]:
+    def read(self, entries: Sequence[Entry], rows: Rows) -> list[dict[str, TensorView] | DataError | OSError | None]:
         """The tensors of each sample, now in its rows; None where it is not like one that was learned."""
         shape = _shape(entries[0], rows)
-        reads: list[_Read | None] = []
+        reads: list[_PendingRead | None] = []
         for place, entry in enumerate(entries):
             kinds = self._known.get(self._key(entry, shape))
             where = None if kinds is None else self._samples.locate(entry, self._extensions)
@@ -98,7 +98,7 @@ class ReaderInPlace:
             buffers: list[bytearray | NDArray[np.uint8]] = []
             for gap, member in zip(where[1].gaps, members, strict=True):
                 buffers += [bytearray(gap), *member] if gap else member
-            reads.append(_Read(kinds, members, *where, buffers))
+            reads.append(_PendingRead(kinds, members, *where, buffers))
         planned = [read for read in reads if read is not None]
         for one in planned:
             try:
@@ -107,7 +107,7 @@ class ReaderInPlace:
                 one.error = error
         for file in {one.file for one in planned}:
             file.require_unchanged()
-        found: list[dict[str, StoredTensor] | DataError | OSError | None] = []
+        found: list[dict[str, TensorView] | DataError | OSError | None] = []
         for entry, read in zip(entries, reads, strict=True):
             if read is None or read.error is not None:
                 found.append(None if read is None else read.error)

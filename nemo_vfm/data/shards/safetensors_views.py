@@ -24,7 +24,7 @@ _Places = Mapping[str, tuple[torch.dtype, tuple[int, ...], int, int]]
 _NUMPY = {torch.float64: np.float64, torch.float32: np.float32, torch.float16: np.float16}
 
 
-class StoredTensor(NamedTuple):
+class TensorView(NamedTuple):
     """A tensor where it lies."""
 
     dtype: torch.dtype  #: of the numbers
@@ -47,7 +47,7 @@ class StoredTensor(NamedTuple):
         return True
 
 
-def stored_tensors(data: bytes) -> dict[str, StoredTensor]:
+def stored_tensors(data: bytes) -> dict[str, TensorView]:
     """The tensors of a safetensors file.
 
     Raises:
@@ -55,10 +55,10 @@ def stored_tensors(data: bytes) -> dict[str, StoredTensor]:
     """
     header, places = _parse_header(data)
     content = np.frombuffer(data, np.uint8, offset=len(header))
-    return {name: StoredTensor(dtype, shape, content[start:end]) for name, (dtype, shape, start, end) in places.items()}
+    return {name: TensorView(dtype, shape, content[start:end]) for name, (dtype, shape, start, end) in places.items()}
 
 
-def header_and_tensors(data: bytes) -> tuple[bytes, dict[str, StoredTensor]] | None:
+def header_and_tensors(data: bytes) -> tuple[bytes, dict[str, TensorView]] | None:
     """What precedes the tensors of a file, and they in file order; None where something lies between them."""
     header, places = _parse_header(data)
     order = sorted(places, key=lambda name: places[name][2:])

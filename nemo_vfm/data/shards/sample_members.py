@@ -25,14 +25,14 @@ CAPTION_SUFFIXES = (".json", ".txt", ".text", ".caption")
 
 def is_image(extension: str | None) -> bool:
     """Whether a member is a picture."""
-    return _last(extension or "") in IMAGES
+    return _last_extension(extension or "") in IMAGES
 
 
 def media_among(members: Collection[str]) -> str | None:
     """The extension of the sample's video, else of its picture: one without a second suffix, such as seg.png, first."""
     kinds = (*VIDEOS, *IMAGES)
     plain = next((kind for kind in kinds if kind in members), None)
-    return plain or next((name for kind in kinds for name in members if _last(name) == kind), None)
+    return plain or next((name for kind in kinds for name in members if _last_extension(name) == kind), None)
 
 
 def texts_beside_media(media: str) -> list[str]:
@@ -74,18 +74,18 @@ def texts_among(members: Collection[str]) -> list[str]:
 
 def json_among(members: Collection[str]) -> str | None:
     """The member that holds the sample's facts, if any does."""
-    return next((name for name in texts_among(members) if _last(name) == "json"), None)
+    return next((name for name in texts_among(members) if _last_extension(name) == "json"), None)
 
 
 def caption_in(name: str, data: bytes) -> str:
     """The caption in a file, JSON or text by its last suffix, else empty. ValueError or RecursionError if damaged."""
     text = data.decode("utf-8-sig")
-    if _last(name) != "json":
+    if _last_extension(name) != "json":
         return text.strip()
     content: Json = json.loads(text)
     caption = content.get("caption") if isinstance(content, dict) else None
     return caption.strip() if isinstance(caption, str) else ""
 
 
-def _last(name: str) -> str:
+def _last_extension(name: str) -> str:
     return name.rpartition(".")[2].lower()

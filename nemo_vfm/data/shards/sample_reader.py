@@ -26,7 +26,7 @@ from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.batching.faults import Fault, ShardChanged
 from nemo_vfm.data.shards.read_in_place import ReaderInPlace, ReadsInPlace, Rows
-from nemo_vfm.data.shards.safetensors_views import StoredTensor, stored_tensors
+from nemo_vfm.data.shards.safetensors_views import TensorView, stored_tensors
 from nemo_vfm.data.shards.sample_members import (
     LATENTS,
     NOTHING_ASKED,
@@ -52,10 +52,10 @@ Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class LoadedSample:
     """One sample, read."""
 
-    tensors: Mapping[str, StoredTensor]  #: by name: latents, text and mask, or video; and members that were asked for
+    tensors: Mapping[str, TensorView]  #: by name: latents, text and mask, or video; and members that were asked for
     caption: str  #: empty where it has none
     fps: float  #: of what was read
     labels: Mapping[str, float | str] = field(default_factory=dict)  #: the numbers and words of its index and json
@@ -132,7 +132,7 @@ class CachedLatents:
         """What every sample of this entry's group must look like."""
         return {**self._dtypes, "latents": (self._dtypes["latents"][0], self._shape_of(entry))}
 
-    def load(self, entries: Sequence[Entry], rows: Rows) -> list[Sample | Fault]:
+    def load(self, entries: Sequence[Entry], rows: Rows) -> list[LoadedSample | Fault]:
         """Read samples of one group, or say what is wrong with them; some tensors perhaps straight into the rows.
 
         Raises:
@@ -144,7 +144,7 @@ class CachedLatents:
             for entry, tensors in zip(entries, found, strict=True)
         ]
 
-    def _sample(self, entry: Entry, found: Mapping[str, StoredTensor] | Exception | None, rows: Rows) -> Sample:
+    def _sample(self, entry: Entry, found: Mapping[str, TensorView] | Exception | None, rows: Rows) -> LoadedSample:
         if isinstance(found, Exception):
             raise found
         fps = facts_of(self._shards, entry)["fps"]
@@ -155,7 +155,7 @@ class CachedLatents:
             found = _tensors(dict(zip(self._names, contents, strict=True)), self._asked)
             if self._in_place:
                 self._in_place.learn(entry, contents, rows)
-        return Sample(found, caption_of(self._shards, entry), float(fps))
+        return LoadedSample(found, caption_of(self._shards, entry), float(fps))
 
     def _shape_of(self, entry: Entry) -> tuple[int, ...]:
         known = entry.index.get("latent_shape")
@@ -197,11 +197,11 @@ class Media:
         bucket = self._bucket_of(entry)
         return {**self._text, "video": (torch.uint8, (3, bucket.num_frames, bucket.height, bucket.width))}
 
-    def load(self, entries: Sequence[Entry], rows: Rows) -> list[Sample | Fault]:
+    def load(self, entries: Sequence[Entry], rows: Rows) -> list[LoadedSample | Fault]:
         """See `CachedLatents.load`."""
         return [_attempt(entry, partial(self._sample, entry)) for entry in entries]
 
-    def _sample(self, entry: Entry) -> Sample:
+    def _sample(self, entry: Entry) -> LoadedSample:
         bucket, extension = self._bucket_of(entry), media_among(entry.members) or ""
         if is_image(extension):
             frames_THWC, fps = image_to_bucket(self._shards.read(entry, extension), bucket)
@@ -209,12 +209,13 @@ class Media:
             read = self._shards.path if isinstance(self._shards, _Files) else self._shards.read
             frames_THWC, fps = video_to_bucket(read(entry, extension), bucket, self._decoder)
         frames_CTHW = np.ascontiguousarray(frames_THWC.transpose(3, 0, 1, 2))
-        video = StoredTensor(torch.uint8, frames_CTHW.shape, frames_CTHW.reshape(-1))
+        video = TensorView(torch.uint8, frames_CTHW.shape, frames_CTHW.reshape(-1))
         text = stored_tensors(self._shards.read(entry, TEXT)) if self._text else {}
         if self._asked:
             asked = self._shards.read_all(entry, tuple(self._asked))
             text |= _tensors(dict(zip(self._asked, asked, strict=True)), self._asked)
-        return Sample({**text, "video": video}, caption_of(self._shards, entry), fps, labels_of(self._shards, entry))
+        caption, labels = caption_of(self._shards, entry), labels_of(self._shards, entry)
+        return LoadedSample({**text, "video": video}, caption, fps, labels)
 
     def _bucket_of(self, entry: Entry) -> Bucket:
         name, reason = self.group_of(entry)
@@ -223,7 +224,7 @@ class Media:
         return self._buckets.buckets[name]
 
 
-def _attempt(entry: Entry, load: Callable[[], Sample]) -> Sample | Fault:
+def _attempt(entry: Entry, load: Callable[[], LoadedSample]) -> LoadedSample | Fault:
     try:
         return load()
     except (StoreError, ShardChanged):
@@ -296,9 +297,9 @@ def asked_layout(shards: Samples, entries: Sequence[Entry], asked: AskedMembers)
     )
 
 
-def _tensors(contents: Mapping[str, bytes], asked: AskedMembers) -> dict[str, StoredTensor]:
+def _tensors(contents: Mapping[str, bytes], asked: AskedMembers) -> dict[str, TensorView]:
     """The tensors of a sample's members by name; a member that was asked for has one, of its own name."""
-    own, found = dict[str, StoredTensor](), dict[str, StoredTensor]()
+    own, found = dict[str, TensorView](), dict[str, TensorView]()
     for file, data in contents.items():
         tensors = stored_tensors(data)
         name = asked.get(file)
@@ -372,7 +373,7 @@ def _text(shards: Samples, entry: Entry, extension: str) -> bytes:
     return shards.read(entry, extension)
 
 
-def _latents(tensors: Mapping[str, StoredTensor]) -> StoredTensor:
+def _latents(tensors: Mapping[str, TensorView]) -> TensorView:
     stored = tensors.get("latents")
     if stored is None or len(stored.shape) != 4 or not stored.dtype.is_floating_point:
         raise DataError(f"{LATENTS} must hold floating 'latents' of shape (C, T, H, W)")

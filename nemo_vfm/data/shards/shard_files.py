@@ -36,10 +36,10 @@ from nemo_vfm.data.shards.shard_folder import (
     Buffers,
     Entry,
     LocalShard,
+    MemberSpan,
     OpenShard,
     SampleRecord,
     ShardRecord,
-    Spread,
     folder_at,
     indexed_entries,
     listed_entries,
@@ -235,7 +235,7 @@ class ShardSet:
                 f"{without[0].key} in {without[0].shard}: tars from elsewhere and from older versions have none. "
                 f"Write them again, or set verify=false"
             )
-        self._touched = {shard: self._source.touched(shard) for shard in self._stamps} if verify else {}
+        self._touched = {shard: self._source.ctime_ns(shard) for shard in self._stamps} if verify else {}
 
     @property
     def is_indexed(self) -> bool:
@@ -260,29 +260,29 @@ class ShardSet:
             Changed: they are not, and the tar was written to since it was listed.
             StoreError: the object store does not answer.
         """
-        return self.checked(entry, extension, self._read(entry, extension, *self._place(entry, extension)))
+        return self.check_bytes(entry, extension, self._read(entry, extension, *self._place(entry, extension)))
 
     def read_all(self, entry: Entry, extensions: Sequence[str]) -> list[bytes]:
         """Several members; what lies side by side in an object store is asked for once."""
         spans = self.spans(entry, extensions)
         if len(spans) == len(extensions):
             return [
-                self.checked(entry, name, self._read(entry, name, *where))
+                self.check_bytes(entry, name, self._read(entry, name, *where))
                 for name, where in zip(extensions, spans, strict=True)
             ]
         ((first, length),) = spans
         data = self._read(entry, ", ".join(extensions), first, length)
         places = [self._place(entry, extension) for extension in extensions]
         parts = [data[offset - first : offset - first + size] for offset, size in places]
-        return [self.checked(entry, name, part) for name, part in zip(extensions, parts, strict=True)]
+        return [self.check_bytes(entry, name, part) for name, part in zip(extensions, parts, strict=True)]
 
-    def locate(self, entry: Entry, extensions: Sequence[str]) -> tuple[LocalShard, Spread] | None:
+    def locate(self, entry: Entry, extensions: Sequence[str]) -> tuple[LocalShard, MemberSpan] | None:
         """See `ReadsInPlace`."""
         places = [self._place(entry, extension) for extension in extensions]
         first = places[0][0]
         found = _gaps(tuple([(offset - first, size) for offset, size in places]))
         file = self._file(entry.shard) if found is not None else None
-        return (file, Spread(first, *found)) if found is not None and isinstance(file, LocalShard) else None
+        return (file, MemberSpan(first, *found)) if found is not None and isinstance(file, LocalShard) else None
 
     def check(self, entry: Entry, extensions: Sequence[str], members: Sequence[Buffers], missing: int) -> None:
         """See `ReadsInPlace`."""
@@ -291,7 +291,7 @@ class ShardSet:
         for extension, parts in zip(extensions, members, strict=True) if self.verify else ():
             self._compare(entry, extension, parts)
 
-    def checked(self, entry: Entry, extension: str, data: bytes) -> bytes:
+    def check_bytes(self, entry: Entry, extension: str, data: bytes) -> bytes:
         """The bytes of a member, compared with their checksum where that is asked for. Raises as `read` does."""
         self._compare(entry, extension, [data])
         return data
@@ -306,7 +306,7 @@ class ShardSet:
             return
         tar = self.folder / entry.shard
         # No program can set this time back: size and time of the last change may be those of before.
-        if self._source.touched(entry.shard) != self._touched[entry.shard]:
+        if self._source.ctime_ns(entry.shard) != self._touched[entry.shard]:
             raise ShardChanged(f"{tar} changed during training; restart, and write new shards elsewhere")
         raise DataError(
             f"{entry.key}.{extension} in {tar} does not match its checksum: the disk damaged it, or the "

@@ -36,7 +36,7 @@ _AT_ONCE = 16
 Buffers = Sequence[bytearray | NDArray[np.uint8]]
 
 
-class Spread(NamedTuple):
+class MemberSpan(NamedTuple):
     """Members that lie near each other: where the first begins, bytes before each, and bytes of the whole."""
 
     offset: int
@@ -68,7 +68,7 @@ class LocalFolder:
         """What changes when a tar does: bytes and time of the last change, in ns; None where nothing tells."""
         return _stamp((self.path / name).stat())
 
-    def touched(self, name: str) -> int | None:
+    def ctime_ns(self, name: str) -> int | None:
         """When anything about a tar was changed last, in ns, which nobody can set; None where nothing tells."""
         try:
             return (self.path / name).stat().st_ctime_ns
@@ -140,7 +140,7 @@ class StoredFolder:
         """None: shards of ours in a store are named by what is in them, and never overwritten."""
         return None
 
-    def touched(self, name: str) -> int | None:
+    def ctime_ns(self, name: str) -> int | None:
         """See `stamp`."""
         return None
 

@@ -65,11 +65,11 @@ def folders_of(places: Sequence[Place]) -> dict[Place, frozenset[str] | None]:
 def _of_home(method: str) -> Any:
     """The method of the set that a sample is from, which is given the sample as that set knows it."""
 
-    def forwarded(self: "JoinedSamples", entry: Entry, *arguments: Any) -> Any:
+    def forward(self: "JoinedSamples", entry: Entry, *arguments: Any) -> Any:
         shards, name = self._homes[entry.shard]
         return getattr(shards, method)(replace(entry, shard=name), *arguments)
 
-    return forwarded
+    return forward
 
 
 class JoinedSamples:

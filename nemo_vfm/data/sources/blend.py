@@ -174,13 +174,13 @@ class Blend(ScheduledData[Part]):
         shares = {name: str(share) for name, share in self._shares.items()}
         return {"shares": shares, "sources": {name: one.data.batching() for name, one in self.sources.items()}}
 
-    def batched(self, batching: Json) -> Self:
+    def with_batching(self, batching: Json) -> Self:
         """See `ResumableData`."""
         if gone := batching["sources"].keys() - self.sources.keys():
             raise ValueError(f"source {sorted(gone)[0]} is no longer part of the blend")
         found = self.starting(self._begins, self._places)
         found.sources = {
-            name: replace(self.sources[name], data=self.sources[name].data.batched(one))
+            name: replace(self.sources[name], data=self.sources[name].data.with_batching(one))
             for name, one in batching["sources"].items()
         }
         found._shares = {name: Fraction(share) for name, share in batching["shares"].items()}

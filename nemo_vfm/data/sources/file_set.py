@@ -76,11 +76,11 @@ def media_files(root: Path) -> list[Path]:
         raise UserError(f"{root} is not a folder; give the folder that holds the videos")
     taken, names = VIDEO_SUFFIXES | TRAINED_IMAGE_SUFFIXES, list[PurePath]()
 
-    def wanted(name: PurePath) -> bool:
+    def is_wanted(name: PurePath) -> bool:
         names.append(name)
         return is_taken(name, taken)
 
-    found = files_below(root, wanted)
+    found = files_below(root, is_wanted)
     say_passed_over(root, names, taken)
     if not found:
         raise UserError(f"{root} holds no video or image; expected names ending in .mp4, .mkv, .webm, .png ...")

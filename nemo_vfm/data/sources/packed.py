@@ -184,7 +184,7 @@ class PackedLatents(ScheduledData[Packs]):
         slices = [self._held_out.together([one]) for one in self._held_out.packs]
         for batch in self.read_in_order(self.by_number().reader, slices):
             assert isinstance(batch, PackedBatch)
-            yield from [batch] if self.packed else batch.alone()
+            yield from [batch] if self.packed else batch.unpack()
 
     def _plan_packs(self, reader: EntryReader, groups: Sequence[BatchGroup], seed: int) -> PackSchedule:
         together = [(group, sample) for group in groups for sample in group.samples]

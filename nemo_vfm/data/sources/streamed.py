@@ -30,7 +30,7 @@ from nemo_vfm.data.batching.faults import Fault
 from nemo_vfm.data.loader.collate import collate
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
 from nemo_vfm.data.shards.read_in_place import Rows
-from nemo_vfm.data.shards.sample_reader import CachedLatents, Layout, Media, Sample
+from nemo_vfm.data.shards.sample_reader import CachedLatents, Layout, LoadedSample, Media
 from nemo_vfm.data.shards.shard_paths import expand_braces
 from nemo_vfm.data.shards.tar_order import TarCounts, TarOrder
 from nemo_vfm.data.shards.tar_stream import Raw, Tar, placed_tar, samples_of
@@ -138,7 +138,7 @@ class TarReader:
         each = sum(dtype.itemsize * prod(shape) for dtype, shape in self._layout.values())
         return self._batch_size // samples.num_ranks * each
 
-    def _sample(self, raw: Raw, rows: Rows) -> Sample | Fault:
+    def _sample(self, raw: Raw, rows: Rows) -> LoadedSample | Fault:
         try:
             loading = CachedLatents(raw, None) if self._buckets is None else Media(raw, self._buckets, self._decoder)
             return loading.load([raw.entry], rows)[0]

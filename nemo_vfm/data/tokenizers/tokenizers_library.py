@@ -39,7 +39,7 @@ class HuggingFace:
         with _panics_told(self._name):
             return [list(found.ids) for found in self._made.encode_batch_fast(whole, add_special_tokens=False)]
 
-    def placed(self, text: str, *, names: bool) -> tuple[list[int], list[tuple[int, int]]]:
+    def encode_with_offsets(self, text: str, *, names: bool) -> tuple[list[int], list[tuple[int, int]]]:
         """Tokens and the letters [first, last) of each; with `names`, that of a special token becomes the token."""
         made = self._made if names else self._nameless
         with _panics_told(self._name):
@@ -53,7 +53,7 @@ class HuggingFace:
         made.encode_special_tokens = True
         return made
 
-    def added(self) -> list[special_tokens.AddedToken]:
+    def added_tokens(self) -> list[special_tokens.AddedToken]:
         """Tokens that are found in a text as a whole."""
         decoder = self._made.get_added_tokens_decoder()
         return [
@@ -74,7 +74,7 @@ class HuggingFace:
         decoder = self._made.decoder
         told = json.loads(decoder.__getstate__()) if decoder is not None else {}
         kinds = {one["type"] for one in (told, *told.get("decoders", []))} if told else set()
-        added = {one.number: None if one.special else one.content.encode() for one in self.added()}
+        added = {one.number: None if one.special else one.content.encode() for one in self.added_tokens()}
         return [added[token] if token in added else self._bytes_of(token, kinds) for token in range(self._most)]
 
     def _bytes_of(self, token: int, kinds: set[str]) -> bytes | None:

@@ -3,20 +3,18 @@
 import json
 import os
 import resource
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.process import how_it_ended, lower_limits, run_module
 from nemo_vfm.core.types.json_value import Json
 
 _MEMORY_GB, _BYTES_PER_BYTE = 2.0, 40  # a vocabulary takes about 20 times its file
 _CPU_S, _CPU_S_PER_MB = 20, 1
 _MAX_TOKEN = 1 << 14  # letters; an answer has thousands of tokens
 _MAX_GROWTH = 64  # letters that normalizer and decoder may make of one; the usual ones make one
-_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from nemo_vfm.data.tokenizers.trial import main; main()"
 _WRONG = 3
 
 
@@ -24,31 +22,21 @@ def require_sound(path: Path) -> None:
     """Load a tokenizer, encode and decode with it, in a process of its own."""
     size = path.stat().st_size
     memory, cpu_s = int(_MEMORY_GB * 1e9) + _BYTES_PER_BYTE * size, _CPU_S + _CPU_S_PER_MB * (size >> 20)
-    root = str(Path(__file__).resolve().parents[3])
     quiet = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "RUST_BACKTRACE": "0"}
-    done = subprocess.run(  # noqa: S603 - our own interpreter and lines
-        [sys.executable, "-B", "-c", _START, root, str(path), str(memory), str(cpu_s)], stdin=subprocess.DEVNULL,
-        capture_output=True, env={**os.environ, **quiet}, check=False,
-    )  # fmt: skip
+    done = run_module(__name__, [str(path), str(memory), str(cpu_s)], env={**os.environ, **quiet})
     if done.returncode == 0:
         return
-    said = done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
+    reason = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1][:300]
     if done.returncode < 0:
-        ended = signal.Signals(-done.returncode).name
-        reason = f"its library ended with {ended} within {memory / 1e9:.1f} GB and {cpu_s} s ({said[-1][:200]})"
-    else:
-        reason = said[-1][:300]
+        ended = how_it_ended(done.returncode, done.stderr)
+        reason = f"its library, which had {memory / 1e9:.1f} GB and {cpu_s} s, {ended}"
     raise DataError(f"{path.name} of {path.parent.name} cannot be read: {reason}")
 
 
 def main() -> None:
     """The child: limits itself, and tries the tokenizer that its command line names."""
     path, memory, cpu_s = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    limits = ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_DATA, memory), (resource.RLIMIT_CPU, cpu_s))
-    for kind, value in limits:
-        hard = resource.getrlimit(kind)[1]
-        allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (allowed, allowed))
+    lower_limits({resource.RLIMIT_CORE: 0, resource.RLIMIT_DATA: memory, resource.RLIMIT_CPU: cpu_s})
     try:
         (_try_json if path.suffix == ".json" else _try_sentencepiece)(path)
     except BaseException as error:  # a panic of a library is no Exception

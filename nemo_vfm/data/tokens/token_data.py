@@ -47,7 +47,7 @@ class Mixture:
     """
 
     def __init__(self, weights: Mapping[str, Fraction], *, seed: int, before: Mapping[str, int] | None = None) -> None:
-        self.shares = short(weights)
+        self.shares = normalise_weights(weights)
         self._names, self._turns = list(weights), WeightedTurns(list(self.shares.values()), seed=seed)
         self._before = [(before or {}).get(name, 0) for name in self._names]
 
@@ -62,13 +62,13 @@ class Mixture:
         which, number = self._turns.turn(row)
         return which, self._before[which] + number
 
-    def taken(self, rows: int) -> dict[str, int]:
+    def rows_taken(self, rows: int) -> dict[str, int]:
         """How many rows of each source there are, once so many were taken: `before` of the next mixture."""
         each = (self._before[which] + self._turns.count(which, rows) for which in range(len(self._names)))
         return dict(zip(self._names, each, strict=True))
 
 
-def short(weights: Mapping[str, Fraction]) -> dict[str, Fraction]:
+def normalise_weights(weights: Mapping[str, Fraction]) -> dict[str, Fraction]:
     """Weights over their sum, rounded where they would repeat after too many rows; none becomes 0."""
     if not weights or min(weights.values()) <= 0 or len(weights) > ROUNDED:
         weights_text = ", ".join(f"{name} {float(weight):g}" for name, weight in weights.items())
@@ -165,7 +165,7 @@ class TokenSchedule:
 
     def position(self, index: int) -> dict[str, ReadPosition]:
         """See `ResumableData.position`; its parts are the sources."""
-        taken = self.mixture.taken((index - self.first) * self.batch_size)
+        taken = self.mixture.rows_taken((index - self.first) * self.batch_size)
         return {
             name: ReadPosition(taken[name], count // self.size, self.digests[name])
             for name, count in self.num_tokens.items()
@@ -255,14 +255,14 @@ class TokenData(ScheduledData[Turns]):
     def read_after(self, batches: int, *, seed: int) -> dict[str, int]:
         """See `ResumablePhases`."""
         mixture = Mixture(self._weights(self._streams()), seed=derive(seed, "tokens"), before=self._places)
-        return self._places | mixture.taken(batches * self.batch_size)
+        return self._places | mixture.rows_taken(batches * self.batch_size)
 
     def batching(self) -> Json:
         """See `ResumableData`."""
         weights = {name: source.weight for name, source in self.sources.items()}
         return {"batch_size": self.batch_size, "weights": weights, "weigh": self.weigh}
 
-    def batched(self, batching: Json) -> Self:
+    def with_batching(self, batching: Json) -> Self:
         """See `ResumableData`."""
         found = self.in_phase(batch_size=batching["batch_size"], blend=batching["weights"], read={})
         found.weigh = batching["weigh"]

@@ -160,7 +160,7 @@ class WholeDocumentRows:
                 spans.append(self._stream.pieces(0, stop - end))
         if self._shuffle:
             order = shuffle_positions(order, self._num_rows, self._seed, "rows", window)
-        return plan_rows(Pieces.joined(spans), self._size, order)
+        return plan_rows(Pieces.concat(spans), self._size, order)
 
 
 class HeldOutRows:
@@ -234,7 +234,7 @@ def _read_rows(stream: TokenStream, rows: list[Pieces], tokens_BS: Numbers, labe
     lengths = [row.lengths.tolist() for row in rows]
     filled = sum(map(sum, lengths))
     assert filled == tokens.size or len(rows) == 1, "rows that are read together are full"
-    pieces = Pieces.joined(rows)
+    pieces = Pieces.concat(rows)
     stream.gather(pieces.starts, pieces.lengths, tokens[:filled])
     tokens[filled:] = stream.folder.manifest.end
     labels[:-1] = tokens[1:]

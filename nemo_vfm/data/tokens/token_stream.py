@@ -26,7 +26,7 @@ class Pieces:
     whole: NDArray[np.bool_]  #: whether its last token is the document's last
 
     @staticmethod
-    def joined(parts: "list[Pieces]") -> "Pieces":
+    def concat(parts: "list[Pieces]") -> "Pieces":
         """One list after another."""
         return Pieces(*(np.concatenate([getattr(part, name) for part in parts]) for name in Pieces.__slots__))
 
@@ -140,7 +140,7 @@ class TokenStream:
                     f"the documents of {self.folder.folder} do not follow one another; run the tokenizing step again"
                 )
             found.append(Pieces(borders[:-1], lengths, stops <= high))
-        return Pieces.joined(found)
+        return Pieces.concat(found)
 
     def _run(self, position: int) -> int:
         return int(np.searchsorted(self._before, position, side="right")) - 1

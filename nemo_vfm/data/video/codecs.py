@@ -109,7 +109,7 @@ def open_encoder(stream: av.VideoStream) -> None:
         stream.codec_context.open(strict=False)
 
 
-def usable(name: EncoderName) -> VideoEncoder:
+def encoder_of(name: EncoderName) -> VideoEncoder:
     """The encoder, if it works here. UserError if it does not; the text names those that do."""
     reason = why_not(name)
     if reason is None:

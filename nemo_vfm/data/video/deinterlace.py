@@ -18,7 +18,7 @@ Numbered = tuple[int, av.VideoFrame]
 _COLOURS = ("colorspace", "color_range", "color_primaries", "color_trc")
 
 
-def progressive(frames: Iterator[Numbered]) -> Iterator[Numbered]:
+def deinterlace(frames: Iterator[Numbered]) -> Iterator[Numbered]:
     """Frames with their numbers; from the first interlaced one on each comes when the next has been decoded."""
     filtered: _Filter | None = None
     before: Numbered | None = None
@@ -37,7 +37,7 @@ def progressive(frames: Iterator[Numbered]) -> Iterator[Numbered]:
                 yield before
             else:
                 filtered.push(number, frame)
-                yield from filtered.done()
+                yield from filtered.pop_ready()
     except DataError as damage:  # what was decoded before it is still to be given
         error = damage
     if filtered is not None:
@@ -76,7 +76,7 @@ class _Filter:
         self._waiting.append((number, frame, given))
         self._pushed += 1
 
-    def done(self) -> Iterator[Numbered]:
+    def pop_ready(self) -> Iterator[Numbered]:
         """Frames that are ready."""
         while self._waiting:
             try:
@@ -94,7 +94,7 @@ class _Filter:
     def end(self) -> Iterator[Numbered]:
         """The rest, when no frame follows."""
         self._source.push(None)
-        yield from self.done()
+        yield from self.pop_ready()
 
 
 def _kind(frame: av.VideoFrame) -> tuple[int, int, str]:

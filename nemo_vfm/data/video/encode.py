@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.core.types.media_types import Frame
 from nemo_vfm.data.video.audio import ClipAudio
-from nemo_vfm.data.video.codecs import ENCODERS, EncoderName, VideoEncoder, open_encoder, usable
+from nemo_vfm.data.video.codecs import ENCODERS, EncoderName, VideoEncoder, encoder_of, open_encoder
 from nemo_vfm.data.video.tone_map import rgb_of, transfer_of
 
 _NO_MATRIX, _BT709, _LIMITED_RANGE = 0, 1, 1
@@ -66,7 +66,7 @@ def encode_mp4(
     """
     if not 0 <= crf <= ENCODERS[encoder].quality[1]:
         raise ValueError(f"crf must be between 0 and {ENCODERS[encoder].quality[1]}, got {crf}")
-    how = usable(encoder), crf, preset
+    how = encoder_of(encoder), crf, preset
     if isinstance(target, Path):
         with atomic_path(target) as temporary, temporary.open("wb") as file:
             return _encode(file, frames_THWC, exact_fps(fps), how, audio)
@@ -79,7 +79,7 @@ def _encode(file: IO[bytes], frames: Iterable[FrameToEncode], fps: Fraction, how
     with container:
         stream, shape, count, scaler = None, (0, 0), 0, VideoReformatter()
         for count, picture in enumerate(frames, 1):
-            frame = _encodable(picture, scaler)
+            frame = _to_encodable(picture, scaler)
             if stream is None:
                 shape = frame.height, frame.width
                 stream = _stream(container, frame, fps, how)
@@ -121,7 +121,7 @@ def _stream(container: av.container.OutputContainer, frame: av.VideoFrame, fps: 
     return stream
 
 
-def _encodable(picture: FrameToEncode, scaler: VideoReformatter) -> av.VideoFrame:
+def _to_encodable(picture: FrameToEncode, scaler: VideoReformatter) -> av.VideoFrame:
     """A frame whose colour space holds for 8 bits and 4:2:0: AV1 and VP9 refuse such frames that say they are RGB."""
     if not isinstance(picture, av.VideoFrame):
         return _from_rgb(picture)

@@ -108,7 +108,7 @@ def image_size(data: bytes) -> tuple[int, int]:
             end = position + 12 + int.from_bytes(data[position : position + 4], "big")
             tags = data[position:end] if data[position + 4 : position + 8] == b"eXIf" else b""
             position = end
-        return _upright(stored, *_tiny(".png", 33), tags)
+        return _upright(stored, *_tiny_file(".png", 33), tags)
     if data[:2] == b"\xff\xd8":
         position, exif = 2, list[bytes]()
         while position + 9 <= len(data) and data[position] == 0xFF:
@@ -116,7 +116,7 @@ def image_size(data: bytes) -> tuple[int, int]:
             if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # start of frame
                 height, width = data[position + 5 : position + 7], data[position + 7 : position + 9]
                 stored = int.from_bytes(width, "big"), int.from_bytes(height, "big")
-                return _upright(stored, *_tiny(".jpg", 2), b"".join(exif))
+                return _upright(stored, *_tiny_file(".jpg", 2), b"".join(exif))
             if marker == 0xE1:
                 exif.append(data[position : position + 2 + length])
             position += 1 if marker == 0xFF else 2 + length
@@ -130,7 +130,7 @@ def _upright(stored: tuple[int, int], before: bytes, after: bytes, exif: bytes) 
 
 
 @cache
-def _tiny(suffix: str, split: int) -> tuple[bytes, bytes]:
+def _tiny_file(suffix: str, split: int) -> tuple[bytes, bytes]:
     """A file of 2x1 pixels in two parts, between which tags may stand."""
     data = cv2.imencode(suffix, np.zeros((1, 2, 3), np.uint8))[1].tobytes()
     return data[:split], data[split:]

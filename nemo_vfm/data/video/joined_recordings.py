@@ -14,7 +14,7 @@ _LONGEST_STEP = 1.5  # of the usual distance of two frames
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class FramePacket:
     """A packet of a frame that is to be shown."""
 
     pts: int | None  #: when it is shown, in units of the stream's time base
@@ -24,7 +24,7 @@ class Shown:
     place: int = 0  #: the byte of the file where it begins; that of the one before it where nobody says
 
 
-def without_gap(shown: Sequence[Shown]) -> list[Shown]:
+def without_gap(shown: Sequence[FramePacket]) -> list[FramePacket]:
     """In the order of showing, up to the first frame that is missing; all where time stamps are."""
     whole = [packet for packet in shown if not packet.is_corrupt]
     stamps = sorted(packet.pts for packet in whole if packet.pts is not None)
@@ -59,7 +59,7 @@ class Recordings:
         return bisect_right(self.places, place)
 
 
-def joints_of(shown: Sequence[Shown]) -> list[int]:
+def joints_of(shown: Sequence[FramePacket]) -> list[int]:
     """Numbers of the packets with which another recording begins; none where packets have no time stamps.
 
     There the decoding time goes back, by half a second where it is no keyframe: writers err by a frame or two. Or it
@@ -73,7 +73,7 @@ def joints_of(shown: Sequence[Shown]) -> list[int]:
     return sorted(back + ahead)
 
 
-def with_bytes_lost(shown: Sequence[Shown], joints: Sequence[int]) -> list[Shown]:
+def with_bytes_lost(shown: Sequence[FramePacket], joints: Sequence[int]) -> list[FramePacket]:
     """The packets of MPEG-TS, of which those are marked corrupt that lack bytes, or refer to one that does.
 
     FFmpeg marks a packet if a counter jumps in the next one, since its parser is one packet late. A jump where a
@@ -93,7 +93,7 @@ def with_bytes_lost(shown: Sequence[Shown], joints: Sequence[int]) -> list[Shown
     return there
 
 
-def on_one_clock(shown: Sequence[Shown], joints: Sequence[int]) -> tuple[list[Shown], Recordings]:
+def on_one_clock(shown: Sequence[FramePacket], joints: Sequence[int]) -> tuple[list[FramePacket], Recordings]:
     """The packets whose frames can be decoded, with time stamps that go on from one recording to the next."""
     first, *later = (shown[begin:end] for begin, end in pairwise([0, *joints, len(shown)]))
     if not later:
@@ -119,5 +119,5 @@ def on_one_clock(shown: Sequence[Shown], joints: Sequence[int]) -> tuple[list[Sh
     return there, Recordings(tuple(places), tuple(shifts))
 
 
-def _pairs(shown: Sequence[Shown]) -> "enumerate[tuple[Shown, Shown]]":
+def _pairs(shown: Sequence[FramePacket]) -> "enumerate[tuple[FramePacket, FramePacket]]":
     return enumerate(pairwise(shown), 1)

@@ -23,10 +23,10 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.media_types import Frame, Frames, Transfer
 from nemo_vfm.data.video.codecs import NVDEC_CODECS, Decoding
-from nemo_vfm.data.video.deinterlace import progressive
+from nemo_vfm.data.video.deinterlace import deinterlace
 from nemo_vfm.data.video.joined_recordings import (
+    FramePacket,
     Recordings,
-    Shown,
     joints_of,
     on_one_clock,
     with_bytes_lost,
@@ -183,7 +183,7 @@ class PyAVReader:
 
     def _of_one_size(self, wanted: Sequence[int]) -> Iterator[tuple[int, av.VideoFrame]]:
         size: tuple[int, int] | None = None
-        for index, frame in self.decoded(wanted):
+        for index, frame in self.decode_at(wanted):
             found = frame.width, frame.height
             if size is not None and size != found:
                 raise self.new_size(size, index, found)
@@ -197,7 +197,7 @@ class PyAVReader:
             "expected one size (curation cuts there)"
         )
 
-    def decoded(self, wanted: Sequence[int], *, past_losses: bool = False) -> Iterator[tuple[int, av.VideoFrame]]:
+    def decode_at(self, wanted: Sequence[int], *, past_losses: bool = False) -> Iterator[tuple[int, av.VideoFrame]]:
         """Ascending frame indices in, each with the decoder's own frame out: progressive; not upright, square or SDR.
 
         Seeks only where that beats decoding on.
@@ -254,7 +254,7 @@ class PyAVReader:
         """Frames with their index, the first one at or before `index`."""
         info, start = self.info(), self._key_before(index)
         while True:
-            decoding = progressive(self._decode(info, start))
+            decoding = deinterlace(self._decode(info, start))
             first = next(decoding, None)
             # A seek goes by decoding time, so it can land on a keyframe that is shown after the frame we want; and an
             # interlaced frame is made progressive with the one before it. In a short MPEG-PS it lands behind all.
@@ -386,14 +386,14 @@ class PyAVReader:
         stream = film_of(container)
         check_size(stream.codec_context.width, stream.codec_context.height, self._name)
         self._places = {0: 0} if container.format.name in SOUGHT_BY_BYTE else {}
-        shown: list[Shown] = []
+        shown: list[FramePacket] = []
         packets = place = 0
         for packet in container.demux(stream):
             if packet.size:
                 packets += 1
                 place = place if packet.pos is None else packet.pos
                 if not packet.is_discard:
-                    shown.append(Shown(packet.pts, packet.dts, packet.is_keyframe, packet.is_corrupt, place))
+                    shown.append(FramePacket(packet.pts, packet.dts, packet.is_keyframe, packet.is_corrupt, place))
             if packets > MAX_FRAMES:
                 raise DataError(f"{self._name} has more than {MAX_FRAMES:,} frames")
         promised = stream.frames - (packets - len(shown))
@@ -408,7 +408,7 @@ class PyAVReader:
             _LATEST[:] = [(state, index)]
         return info
 
-    def _describe(self, shown: list[Shown], missing: int) -> VideoInfo:
+    def _describe(self, shown: list[FramePacket], missing: int) -> VideoInfo:
         there = shown
         if self._places:
             joints = joints_of(shown)
@@ -444,7 +444,7 @@ class PyAVReader:
         duration_s = float((info.end_pts(len(pts) - 1) - pts[0]) * time_base)
         return replace(info, duration_s=duration_s)
 
-    def _order(self, shown: list[Shown], fps: Fraction, time_base: Fraction) -> tuple[tuple[int, ...], list[int]]:
+    def _order(self, shown: list[FramePacket], fps: Fraction, time_base: Fraction) -> tuple[tuple[int, ...], list[int]]:
         """The time stamps in order and the keyframes' indices; decodes where packets carry no time stamps (AVI)."""
         known = {packet.pts: packet for packet in shown if packet.pts is not None}
         pts, container = tuple(sorted(known)), self._open()
@@ -520,7 +520,7 @@ def _mean_rate(pts: Sequence[int], holes: Sequence[int], declared_fps: Fraction,
     return steps / (ticks * time_base)
 
 
-def _from_first(shown: list[Shown], first: av.VideoFrame) -> list[Shown]:
+def _from_first(shown: list[FramePacket], first: av.VideoFrame) -> list[FramePacket]:
     """What is shown from the first frame on that can be decoded: a recording may begin between keyframes.
 
     Some decoders (MPEG-4) guess what the frames before a keyframe refer to.

@@ -80,6 +80,6 @@ class GivenInChannels:
         inputs = {"latents_BCTHW": latents, "noise_B": level_B, "condition_BCTHW": given.condition_BKTHW.to(latents)}
         return inputs if given.image_BLD is None else inputs | {"image_BLD": given.image_BLD}
 
-    def known(self, given: GivenFrames) -> Tensor | None:
+    def given_mask(self, given: GivenFrames) -> Tensor | None:
         """None: the network generates all frames."""
         return None

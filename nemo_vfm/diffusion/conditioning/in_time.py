@@ -54,7 +54,7 @@ class GivenInTime:
 
     def of_sample(self, count: int, clean_CTHW: Tensor, video_CTHW: Tensor | None, codec: Codec) -> GivenFrames:
         """See `FrameConditioning`; the sample's own latents."""
-        return self._first(count, clean_CTHW)
+        return self._first_frames(count, clean_CTHW)
 
     def from_pixels(self, video_CTHW: Tensor, num_frames: int, codec: Codec) -> GivenFrames:
         """See `FrameConditioning`.
@@ -66,9 +66,9 @@ class GivenInTime:
             known = codec.encode(video_CTHW[None])[0]
             frames = known.shape[1]
             latents[:, :frames] = known
-        return replace(self._first(frames, latents), sigma_B=latents.new_full((1,), self.sigma))
+        return replace(self._first_frames(frames, latents), sigma_B=latents.new_full((1,), self.sigma))
 
-    def _first(self, count: int, latents_CTHW: Tensor) -> GivenFrames:
+    def _first_frames(self, count: int, latents_CTHW: Tensor) -> GivenFrames:
         given = nothing_given(latents_CTHW)
         given.mask_BT[:, :count] = True
         return replace(given, latents_BCTHW=latents_CTHW[None])
@@ -77,7 +77,7 @@ class GivenInTime:
         self, objective: Objective, noisy_BCTHW: Tensor, sigma_B: Tensor, given: GivenFrames
     ) -> dict[str, Tensor]:
         latents, level_B = objective.inputs(noisy_BCTHW, sigma_B)
-        noised = objective.noised(given.latents_BCTHW, given.noise_BCTHW, given.sigma_B)
+        noised = objective.add_noise(given.latents_BCTHW, given.noise_BCTHW, given.sigma_B)
         known, _ = objective.inputs(noised, given.sigma_B)
         # EDM's input ln sigma does not exist at noise level 0; the level computed there is not used.
         mask_B1T11 = given.mask_BT[:, None, :, None, None]
@@ -89,6 +89,6 @@ class GivenInTime:
             inputs["condition_BCTHW"] = mask_B1T11.to(latents).expand(-1, 1, -1, *latents.shape[3:])
         return inputs
 
-    def known(self, given: GivenFrames) -> Tensor | None:
+    def given_mask(self, given: GivenFrames) -> Tensor | None:
         """Latents of the given frames."""
         return given.mask_BT[:, None, :, None, None]

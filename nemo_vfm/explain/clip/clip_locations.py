@@ -13,7 +13,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.shards.clip_id import is_key
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet
 from nemo_vfm.data.video.fit_to_bucket import decode_image
-from nemo_vfm.explain.clip.curation_folder import Curation, plain, read_plain
+from nemo_vfm.explain.clip.curation_folder import Curation, parse_json, read_plain
 from nemo_vfm.explain.shards.sample_pictures import SheetPicture, frames_of
 
 _STRIP, _FILM, _LATENTS = 4, 8, 4
@@ -59,7 +59,7 @@ class OpenedShards:
         if "json" not in self.entry.members:
             return {}
         try:
-            return plain(self.shards.read(self.entry, "json"))
+            return parse_json(self.shards.read(self.entry, "json"))
         except DataError:
             return {}
 

@@ -91,8 +91,8 @@ class ClipReport:
         return {**asdict(self), "scores": scores}
 
 
-def tell(curation: Curation, place: int) -> tuple[ClipReport, OpenedShards | None, list[OpenedShards]]:
-    """The story, and the shards that hold the encoded clip and its latents."""
+def make_report(curation: Curation, place: int) -> tuple[ClipReport, OpenedShards | None, list[OpenedShards]]:
+    """(report, the opened shard of the encoded clip, those of its latents)."""
     clip = curation.texts("clip_id")[place]
     in_shards = opened_in(curation.folder / "shards", lambda entry: entry.key == clip)
     opened = in_shards[0] if in_shards else None
@@ -114,22 +114,22 @@ def tell(curation: Curation, place: int) -> tuple[ClipReport, OpenedShards | Non
             break
     scores = [_rule_result(curation, name, place) for name in curation.table.columns if name not in FACTS]
     scores.sort(key=lambda one: one.value is None)  # what it has no score of comes last
-    story = ClipReport(
+    report = ClipReport(
         clip_id=clip, folder=str(curation.folder), clips=len(curation.table), source=curation.texts("source")[place],
         first_frame=first, last_frame=last, start_s=first / fps if fps else 0.0,
         duration_s=curation.number("duration_s", place) or 0.0, fps=fps,
         width=int(curation.number("width", place) or 0), height=int(curation.number("height", place) or 0),
         decision=curation.texts("decision")[place], rule=curation.text("rule", place),
         message=curation.text("message", place), scores=scores, rules=verdicts(curation, place),
-        duplicate_of=_alike(curation, ids.index(keeper), place) if keeper in ids else None,
-        duplicates=[_alike(curation, gone, gone) for gone, kept in enumerate(keepers) if kept == clip],
+        duplicate_of=_similar_clip(curation, ids.index(keeper), place) if keeper in ids else None,
+        duplicates=[_similar_clip(curation, gone, gone) for gone, kept in enumerate(keepers) if kept == clip],
         restored={name: found.get(name) for name in ("restored", "facts")} if isinstance(found, dict) else {},
         caption=curation.text("caption", place) or "",
         caption_by=str(record.get("caption_by") or ""), bucket=bucket,
         caption_facts={name: value for name, value in facts.items() if name != "caption_by"},
         bytes=opened.resolve() if opened else None, encodings=encoded,
     )  # fmt: skip
-    return story, opened, latents
+    return report, opened, latents
 
 
 def _rule_result(curation: Curation, name: str, place: int) -> RuleResult:
@@ -146,8 +146,8 @@ def _rule_result(curation: Curation, name: str, place: int) -> RuleResult:
     return RuleResult(name, value, unit, len(numbers), int((numbers < value).sum()), int((numbers == value).sum()))
 
 
-def _alike(curation: Curation, place: int, dropped: int) -> SimilarClip:
-    """A clip as its fellow's story names it, with the likeness for which the dropped one of the two went."""
+def _similar_clip(curation: Curation, place: int, dropped: int) -> SimilarClip:
+    """A clip as its fellow's report names it, with the likeness for which the dropped one of the two went."""
     decided = next((verdict for verdict in verdicts(curation, dropped) if verdict.decided), None)
     likeness = next(iter(decided.margins), None) if decided else None
     names = curation.texts("clip_id")[place], curation.texts("source")[place]

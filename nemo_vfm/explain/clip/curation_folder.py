@@ -65,12 +65,12 @@ def curation_folder(run: Path) -> Path | None:
 def read_plain(path: Path, kind: type[dict[str, Json]] | type[list[Json]] = dict) -> Json:
     """The mapping, or the list, in a JSON file; an empty one where it is absent, damaged or something else."""
     try:
-        return plain(read_bytes(path, _MAX_BYTES), kind)
+        return parse_json(read_bytes(path, _MAX_BYTES), kind)
     except OSError:
         return kind()
 
 
-def plain(data: bytes, kind: type[dict[str, Json]] | type[list[Json]] = dict) -> Json:
+def parse_json(data: bytes, kind: type[dict[str, Json]] | type[list[Json]] = dict) -> Json:
     """What JSON says, NaN and infinity as null; an empty one where it is damaged or of another kind."""
     try:
         value = json.loads(data, parse_constant=lambda _: None)

@@ -82,10 +82,10 @@ def _in_file(curation: Curation, file: str, at: str, *, seconds: bool) -> int:
         begins_s += lasts_s
     holding = [places[row] for row in np.flatnonzero((spans[:, 0] <= frame) & (frame < spans[:, 1]))]
     if holding:
-        return _only(curation, holding, f"hold frame {frame:,} of {printable(source, 80)}")
+        return _only(curation, holding, f"hold frame {frame:,} of {shown}")
     away = np.maximum(spans[:, 0] - frame, frame - spans[:, 1] + 1)
     raise UserError(
-        f"no clip holds frame {frame:,} of {printable(source, 80)}, which has {len(places):,}; the nearest is "
+        f"no clip holds frame {frame:,} of {shown}, which has {len(places):,}; the nearest is "
         f"{label(curation, places[int(away.argmin())])}"
     )
 

@@ -20,7 +20,7 @@ from nemo_vfm.models.adapters.low_rank import LowRank
 from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
 from nemo_vfm.models.adapters.matrices import PlacedMatrices, insert_adapter, insert_changes
 from nemo_vfm.models.noise_experts import NoiseExperts
-from nemo_vfm.parallel.apply.local_shard import add_own, whole
+from nemo_vfm.parallel.apply.local_shard import add_own, full_tensor
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
 Network = Literal["transformer", "transformer_2"]
@@ -129,9 +129,9 @@ def require_change(model: nn.Module, name: str, source: Path) -> int:
         low = linear.adapters[name]
         assert isinstance(low, LowRank)
         plain = nn.Linear(linear.in_features, linear.out_features, bias=linear.bias is not None, device="meta")
-        plain.weight = nn.Parameter(whole(linear.weight), requires_grad=False)
+        plain.weight = nn.Parameter(full_tensor(linear.weight), requires_grad=False)
         if linear.bias is not None:
-            plain.bias = nn.Parameter(whole(linear.bias), requires_grad=False)
+            plain.bias = nn.Parameter(full_tensor(linear.bias), requires_grad=False)
         x = torch.randn(_ROWS, plain.in_features, generator=generator(0, "probe", place)).to(plain.weight)
         output = plain(x)
         changed += int(not torch.equal(low.gather()(x, output, plain), output))
@@ -150,7 +150,7 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
     """
     digest = sha256()
     for name in sorted(name for name in weights if not is_adapter(name)):
-        tensor = whole(weights[name].detach())
+        tensor = full_tensor(weights[name].detach())
         flat = tensor.reshape(-1)
         chosen = flat[:: max(1, len(flat) // _PROBED)][:_PROBED].float().cpu()
         # The values' fp32 bit patterns as integers, whose sum does not depend on the order.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.apply.local_shard import local, whole
+from nemo_vfm.parallel.apply.local_shard import full_tensor, local
 from nemo_vfm.parallel.layers.linear import Linear, product
 from nemo_vfm.parallel.plan.adapter_split import ADAPTERS, TensorSplit
 
@@ -98,7 +98,7 @@ class LowRank(nn.Module):
         """Apply the adapter to the linear's output."""
         a_of = [local(self.get_parameter(f"{name}_a")) for name in self.ranks]
         h = product(x, torch.cat(a_of) if len(a_of) > 1 else a_of[0])
-        h = h if self._split is None else self._split.whole(h)
+        h = h if self._split is None else self._split.redistribute(h)
         split = h.split_with_sizes([rank.rank for rank in self.ranks.values()], -1)
         parts = {}
         for (name, rank), h_part in zip(self.ranks.items(), split, strict=True):
@@ -121,7 +121,7 @@ class LowRank(nn.Module):
         """Compute the norms |W + s B A| of a projection's rows on this rank, (O,)."""
         with torch.autocast(linear.weight.device.type, enabled=False):
             squares = self.adapted_rows(linear.weight, name).float().square().sum(1)
-        return (squares if self._split is None else self._split.summed(squares)).sqrt()
+        return (squares if self._split is None else self._split.reduce(squares)).sqrt()
 
     def adapted_rows(self, weight: Tensor, name: str) -> Tensor:
         """Compute W + s B A of a projection, (O, I), for this rank's rows or columns."""
@@ -129,7 +129,7 @@ class LowRank(nn.Module):
         return self.parts.rows(local(weight), name) + self.strength * self.ranks[name].scale * (b @ a)
 
     @torch.no_grad()
-    def merged(self, linear: nn.Linear, weight: Tensor) -> Tensor:
+    def merge(self, linear: nn.Linear, weight: Tensor) -> Tensor:
         """Merge the adapter into a weight, (width, I), which may already contain earlier adapters."""
         parts = {name: self.parts.rows(weight, name) for name in self.parts.names}
         for name in self.ranks:
@@ -146,7 +146,7 @@ class LowRank(nn.Module):
         copy.parts, copy.ranks, copy.method, copy.width = self.parts, self.ranks, self.method, self.width
         copy._split, copy.strength = None, self.strength
         for name, parameter in self.named_parameters():
-            copy.register_parameter(name, nn.Parameter(whole(parameter.detach()), requires_grad=False))
+            copy.register_parameter(name, nn.Parameter(full_tensor(parameter.detach()), requires_grad=False))
         return copy
 
     def split(self, how: TensorSplit) -> None:

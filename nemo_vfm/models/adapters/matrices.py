@@ -17,7 +17,7 @@ from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.video.transformer_folder import family_of
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.apply.local_shard import copy_own, whole
+from nemo_vfm.parallel.apply.local_shard import copy_own, full_tensor
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
 #: Initializations that take B0 A0 out of the base: its leading singular vectors, or the leading part of its QR.
@@ -115,7 +115,7 @@ class PlacedMatrices:
         """Copy the values; a rank of a split model copies its shard, but every rank must call it."""
         given = self.given
         if given.initial is not None or given.base is not None:
-            weight = self.low.parts.rows(whole(self.linear.weight.detach()), self.part)[self.order]
+            weight = self.low.parts.rows(full_tensor(self.linear.weight.detach()), self.part)[self.order]
             if given.initial is not None:
                 given = given.on_unchanged_base(weight)
             elif given.base is None or given.base.shape != weight.shape or not given.base.to(weight).equal(weight):

@@ -24,7 +24,8 @@ def native_names(model: nn.Module) -> dict[str, str]:
     elif type(model) is DiT and model.learned_positions is None:
         blocks, inside, outside = "transformer_blocks", COSMOS_2_BLOCK, COSMOS_2_OUTSIDE
     else:
-        raise DataError("only Wan and Cosmos-Predict2 and 2.5 have native names; use the style peft or diffusers")
+        raise DataError(f"{type(model).__name__} has no native names, as only Wan and Cosmos-Predict2 and 2.5 have; "
+                        "use the style peft or diffusers")  # fmt: skip
     return {
         f"{blocks}.{n}.{theirs}": f"blocks.{n}.{own}" for n in range(model.depth) for theirs, own in inside.items()
     } | outside

@@ -17,7 +17,7 @@ from nemo_vfm.core.bounds import LARGEST_THETA, require_between
 class RopeScaling(Protocol):
     """One way to stretch rotary positions for texts longer than a model was first trained on."""
 
-    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> tuple[Tensor, float]:
+    def scale_frequencies(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> tuple[Tensor, float]:
         """The frequencies for texts of these lengths, (R,) or (B, S, R), and the magnitude.
 
         Cosines and signed sines are multiplied by the latter: it sharpens attention.
@@ -52,7 +52,7 @@ class LongContext:
                 f"{self.high_freq_factor}"
             )
 
-    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> tuple[Tensor, float]:
+    def scale_frequencies(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> tuple[Tensor, float]:
         """Each frequency, or it divided by `factor`, or between the two where its wavelength is."""
         turns = self.trained_on * frequencies_R / (2 * math.pi)
         kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
@@ -83,7 +83,7 @@ class TextRope:
         if self.long_context is not None:
             self.long_context.require_fit(self.theta)
 
-    def rotated(self, head_dim: int) -> int:
+    def rotary_dim(self, head_dim: int) -> int:
         """R, even."""
         require_between(1, LARGEST_THETA, **{"rope.theta": self.theta})
         require_between(0, 1, **{"rope.share": self.share})
@@ -105,7 +105,7 @@ class TextRope:
         exponents = torch.arange(0, rotated, 2, device=places_BS.device).float() / rotated
         frequencies, magnitude = self.theta**-exponents, 1.0
         if self.long_context is not None:
-            frequencies, magnitude = self.long_context.stretched(frequencies, self.theta, lengths_BS)
+            frequencies, magnitude = self.long_context.scale_frequencies(frequencies, self.theta, lengths_BS)
         angles = places_BS[..., None].float() * frequencies
         cos, sin = angles.cos(), angles.sin()
         if magnitude != 1:

@@ -399,7 +399,7 @@ class TextProjection(nn.Module):
         return F.gelu(self.proj(text_BLD))
 
 
-def visible(text_BLD: Tensor, text_mask_BL: Tensor, *, as_given: bool = False) -> tuple[Tensor, Tensor]:
+def mask_text(text_BLD: Tensor, text_mask_BL: Tensor, *, as_given: bool = False) -> tuple[Tensor, Tensor]:
     """Text at unit scale with hidden tokens zeroed, and the mask that attention uses.
 
     A sample without a real token sees all its tokens, which are zero and so contribute zero values: a softmax over

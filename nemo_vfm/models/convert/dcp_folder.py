@@ -19,7 +19,7 @@ from torch import Tensor
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.models.convert.opcodes import MAX_BYTES, ObjectRecord, TensorPlace, counts, read_pickle
-from nemo_vfm.models.convert.tensor_source import Box, StoredTensor, kind_of
+from nemo_vfm.models.convert.tensor_source import Box, UnreadTensor, kind_of
 from nemo_vfm.models.convert.torch_zip import Window, open_torch_zip
 
 Ints = tuple[int, ...]
@@ -197,7 +197,7 @@ class DcpFolder:
             raise DataError(f"{INDEX} has {index.stat().st_size:,} bytes; an index has at most {MAX_BYTES:,}")
         tensors, streams = read_index(index.read_bytes())
         self.folder, self._open = folder, dict[str, BinaryIO]()
-        self.tensors = {name: StoredTensor(kind_of(one.dtype), one.shape, partial(self._read, name, one))
+        self.tensors = {name: UnreadTensor(kind_of(one.dtype), one.shape, partial(self._read, name, one))
                         for name, one in tensors.items()}  # fmt: skip
         files = {chunk.file for tensor in tensors.values() for chunk in tensor.chunks}
         self._sizes: dict[str, int] = {}

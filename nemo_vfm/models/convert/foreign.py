@@ -23,7 +23,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.dcp_folder import DcpFolder, checkpoint_in, is_zarr
 from nemo_vfm.models.convert.opcodes import LeftOut, TensorPlace
-from nemo_vfm.models.convert.tensor_source import StoredTensor, kind_of, mapped_tensors
+from nemo_vfm.models.convert.tensor_source import UnreadTensor, kind_of, mapped_tensors
 from nemo_vfm.models.convert.torch_zip import Window, open_torch_zip
 from nemo_vfm.models.convert.weight_files import open_safetensors
 from nemo_vfm.models.convert.weights import by_name, is_stream, walk, weights
@@ -80,7 +80,7 @@ class ForeignTensors:
     """All tensors of a foreign file, not read yet."""
 
     format: Format  #: which kind of file it is
-    tensors: Mapping[str, StoredTensor]  #: by dotted name
+    tensors: Mapping[str, UnreadTensor]  #: by dotted name
     others: tuple[str, ...]  #: names of streams of bytes, of code that was left out, and of files that are not read
 
 
@@ -98,7 +98,7 @@ def opened_tensors(path: Path, *, leave_out: bool = False) -> Iterator[ForeignTe
         with path.open("rb") as file:
             opened = open_torch_zip(Window(file, 0, path.stat().st_size), leave_out=leave_out)
             content = dict(by_name(opened.content))
-            tensors = {name: StoredTensor(kind_of(place.dtype), place.shape, partial(opened.alone, place))
+            tensors = {name: UnreadTensor(kind_of(place.dtype), place.shape, partial(opened.read_tensor, place))
                        for name, place in content.items() if isinstance(place, TensorPlace)}  # fmt: skip
             others = [name for name, one in content.items() if isinstance(one, LeftOut) or is_stream(name, one)]
             yield ForeignTensors(found, tensors, (*others, *opened.left_out))

@@ -16,7 +16,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.convert.language.gpt_config import arguments_of, family_of
 from nemo_vfm.models.convert.source_folder import SourceFolder, without_memory
-from nemo_vfm.models.convert.tensor_map import same
+from nemo_vfm.models.convert.tensor_map import alias
 from nemo_vfm.models.convert.weight_files import open_weights
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.pretrained import checked_folder, read_mapping, told_mapping
@@ -70,7 +70,7 @@ class GptFolder(SourceFolder):
                 self.model.tied = False
             self._maps = {name: tensor_map(name, self.model.sizes, fused) for name in self.model.state_dict()}
             if outputs is not None:
-                self._maps["head.weight"] = same(_SCORE)
+                self._maps["head.weight"] = alias(_SCORE)
             self._take([name for name in self._files if name.endswith("rotary_emb.inv_freq")])
             if self.model.tied:
                 self._tensors = {**self._tensors, "head.weight": self._tensors["embedding.weight"]}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.models.blocks.text.decoder import BlockSizes
-from nemo_vfm.models.convert.tensor_map import TensorMap, same
+from nemo_vfm.models.convert.tensor_map import TensorMap, alias
 
 _OUTSIDE = {"embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
 _INSIDE = {
@@ -36,7 +36,7 @@ def tensor_map(name: str, sizes: BlockSizes, fused: bool = False) -> TensorMap:
     """
     module, _, kind = name.rpartition(".")
     if not module.startswith("blocks."):
-        return same(f"{_OUTSIDE[module]}.{kind}")
+        return alias(f"{_OUTSIDE[module]}.{kind}")
     _, layer, inside = module.split(".", 2)
     before = f"model.layers.{layer}"
     if inside == "attention.qkv":
@@ -48,9 +48,9 @@ def tensor_map(name: str, sizes: BlockSizes, fused: bool = False) -> TensorMap:
                          lambda whole: [torch.cat([whole, whole])])  # fmt: skip
     if inside.startswith("experts.perceptrons."):
         _, _, expert, part = inside.split(".")
-        return same(f"{before}.mlp.experts.{expert}.{part}_proj.{kind}")
+        return alias(f"{before}.mlp.experts.{expert}.{part}_proj.{kind}")
     known = _INSIDE | _POST_NORM if sizes.post_norm else _INSIDE
-    return same(f"{before}.{known[inside]}.{kind}")
+    return alias(f"{before}.{known[inside]}.{kind}")
 
 
 def fused_gates(maps: Mapping[str, TensorMap], weights: Mapping[str, Tensor]) -> dict[str, TensorMap]:

@@ -187,7 +187,7 @@ class _PickleMachine:
         del self.stack[len(self.stack) - count :]
         return values
 
-    def marked(self) -> list[Any]:
+    def pop_mark(self) -> list[Any]:
         """Everything above the last mark, which goes, too."""
         for index in range(len(self.stack) - 1, -1, -1):
             if self.stack[index] is _MARK:
@@ -319,13 +319,13 @@ _ACTIONS: Final[dict[str, Callable[[_PickleMachine, Any], object]]] = {
     "TUPLE1": lambda m, a: m.stack.append(tuple(m.pop(1))),
     "TUPLE2": lambda m, a: m.stack.append(tuple(m.pop(2))),
     "TUPLE3": lambda m, a: m.stack.append(tuple(m.pop(3))),
-    "TUPLE": lambda m, a: m.stack.append(tuple(m.marked())),
+    "TUPLE": lambda m, a: m.stack.append(tuple(m.pop_mark())),
     "EMPTY_LIST": lambda m, a: m.stack.append([]),
     "APPEND": lambda m, a: m.extend(m.pop(1)),
-    "APPENDS": lambda m, a: m.extend(m.marked()),
+    "APPENDS": lambda m, a: m.extend(m.pop_mark()),
     "EMPTY_DICT": lambda m, a: m.stack.append({}),
     "SETITEM": lambda m, a: m.set_items(m.pop(2)),
-    "SETITEMS": lambda m, a: m.set_items(m.marked()),
+    "SETITEMS": lambda m, a: m.set_items(m.pop_mark()),
     "BINPUT": lambda m, a: m.remember(a),
     "LONG_BINPUT": lambda m, a: m.remember(a),
     "MEMOIZE": lambda m, a: m.remember(len(m.memo)),

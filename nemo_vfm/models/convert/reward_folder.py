@@ -10,7 +10,7 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.gpt_folder import load_weights
 from nemo_vfm.models.convert.gpt_source import GptFolder, has_architecture
-from nemo_vfm.models.convert.language.config_keys import value_text, whole, wrong
+from nemo_vfm.models.convert.language.config_keys import int_at, refusal, value_text
 from nemo_vfm.models.convert.language.gpt_families import FAMILIES
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.pretrained import checked_folder, read_mapping
@@ -46,7 +46,7 @@ def load_reward(folder: Path, dtype: torch.dtype = torch.float32) -> LoadedRewar
     labels = labels_of(config)
     pad, most = config.get("pad_token_id"), config.get("vocab_size")
     if pad is not None and (type(pad) is not int or pad < -1 or (type(most) is int and pad >= most)):
-        raise wrong("pad_token_id", pad, "a token or null")
+        raise refusal("pad_token_id", pad, "a token or null")
     with GptFolder(folder, {**config, "architectures": [known[names[0]]]}, len(labels)) as weights:
         return LoadedReward(load_weights(weights, dtype), labels, pad)
 
@@ -56,7 +56,7 @@ def labels_of(config: Mapping[str, Json]) -> tuple[str, ...]:
     told = config.get("id2label")
     if told is None:
         count = config.get("num_labels")
-        number = _DEFAULT_OUTPUTS if count is None else whole(config, "num_labels", _MAX_OUTPUTS)
+        number = _DEFAULT_OUTPUTS if count is None else int_at(config, "num_labels", _MAX_OUTPUTS)
         return tuple(f"LABEL_{place}" for place in range(number))
     expected = [str(place) for place in range(min(len(told), _MAX_OUTPUTS))] if isinstance(told, dict) else []
     if (
@@ -65,5 +65,5 @@ def labels_of(config: Mapping[str, Json]) -> tuple[str, ...]:
         or set(told) != set(expected)
         or not all(isinstance(name, str) for name in told.values())
     ):
-        raise wrong("id2label", told, 'a name for each output, "0", "1" and so on')
+        raise refusal("id2label", told, 'a name for each output, "0", "1" and so on')
     return tuple(told[place] for place in expected)

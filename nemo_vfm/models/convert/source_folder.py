@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.models.convert.tensor_map import TensorMap
-from nemo_vfm.models.convert.tensor_source import LazyTensors, StoredTensor, kind_of
+from nemo_vfm.models.convert.tensor_source import LazyTensors, UnreadTensor, kind_of
 from nemo_vfm.models.pretrained import fingerprint_of
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -32,7 +32,7 @@ class SourceFolder(LazyTensors):
     folder: Path
     #: On the meta device: sizes without weights.
     model: nn.Module
-    _files: Mapping[str, StoredTensor]
+    _files: Mapping[str, UnreadTensor]
     _maps: Mapping[str, TensorMap]
     _stack: ExitStack
     #: Names of what is not read at all.
@@ -58,7 +58,7 @@ class SourceFolder(LazyTensors):
         """Names there of what each parameter is joined from."""
         return {name: found.names for name, found in self._maps.items()}
 
-    def left(self) -> list[str]:
+    def unused_names(self) -> list[str]:
         """What is there that no parameter needs, and that changes nothing."""
         return sorted(self._unused_tensors() | {*self._others})
 
@@ -91,9 +91,9 @@ class SourceFolder(LazyTensors):
         if left := sorted(self._unused_tensors() - set(but)):
             raise DataError(f"{self.folder.name} has weights that {self._implied_by} does not imply: "
                             f"{', '.join(left[:4])}")  # fmt: skip
-        self._tensors = taken = dict[str, StoredTensor]()
+        self._tensors = taken = dict[str, UnreadTensor]()
         for name, parameter in self.model.named_parameters():
-            found, stored = self._maps[name], list[StoredTensor]()
+            found, stored = self._maps[name], list[UnreadTensor]()
             for source, part in zip(found.names, found.split(parameter), strict=True):
                 if source not in self._files:
                     raise DataError(f"{self.folder.name} has no {source}, which {self._implied_by} implies; its "
@@ -106,7 +106,7 @@ class SourceFolder(LazyTensors):
                     raise DataError(f"{self.folder.name}: {source} is of the kind {kind}; known are "
                                     f"{', '.join(_DTYPES)}")  # fmt: skip
             widest = max((_DTYPES[one.kind] for one in stored), key=lambda dtype: dtype.itemsize)
-            taken[name] = StoredTensor(kind_of(widest), tuple(parameter.shape), partial(_joined, found, stored))
+            taken[name] = UnreadTensor(kind_of(widest), tuple(parameter.shape), partial(_read_joined, found, stored))
 
     def _require_blocks(self, prefix: str, depth: int, key: str) -> None:
         """By the names alone: to make a model of hundreds of layers that are not there takes seconds."""
@@ -116,7 +116,7 @@ class SourceFolder(LazyTensors):
             raise DataError(f"{self.folder.name}/config.json says {key}: {depth}, and its files hold {len(held)}")
 
 
-def _joined(found: TensorMap, stored: Sequence[StoredTensor]) -> Tensor:
+def _read_joined(found: TensorMap, stored: Sequence[UnreadTensor]) -> Tensor:
     return found.join([one.read() for one in stored])
 
 

@@ -19,7 +19,7 @@ class TensorMap:
     split: Callable[[Tensor], list[Tensor]]  #: makes them from the parameter
 
 
-def same(name: str) -> TensorMap:
+def alias(name: str) -> TensorMap:
     """The same numbers under another name."""
     return TensorMap((name,), lambda parts: parts[0], lambda whole: [whole])
 

@@ -15,7 +15,7 @@ Box = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTensor:
+class UnreadTensor:
     """A tensor that has not been read."""
 
     kind: str  #: its dtype, by the name that safetensors has for it; torch's own where it has none
@@ -24,25 +24,25 @@ class StoredTensor:
 
 
 def kind_of(dtype: torch.dtype) -> str:
-    """See `StoredTensor`."""
+    """See `UnreadTensor`."""
     return tensor_file.dtype_name(dtype) if dtype in tensor_file.DTYPES.values() else str(dtype)
 
 
-def mapped_tensors(file: tensor_file.MappedFile) -> dict[str, StoredTensor]:
+def mapped_tensors(file: tensor_file.MappedFile) -> dict[str, UnreadTensor]:
     """The tensors of an open file of safetensors."""
 
     def read(name: str, box: Box | None = None) -> Tensor:
         return file.get_tensor(name) if box is None else file.part(name, tuple(slice(*span) for span in box))
 
     headers = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-    return {name: StoredTensor(header.get_dtype(), tuple(header.get_shape()), partial(read, name))
+    return {name: UnreadTensor(header.get_dtype(), tuple(header.get_shape()), partial(read, name))
             for name, header in headers.items()}  # fmt: skip
 
 
 class LazyTensors(Mapping[str, Tensor]):
     """Tensors by name, each read when it is asked for."""
 
-    def __init__(self, tensors: Mapping[str, StoredTensor]) -> None:
+    def __init__(self, tensors: Mapping[str, UnreadTensor]) -> None:
         self._tensors = tensors
         for name, stored in tensors.items():
             if stored.kind not in tensor_file.DTYPES:

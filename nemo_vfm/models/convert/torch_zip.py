@@ -127,7 +127,7 @@ class TorchZip:
         typed = whole != 0 if dtype == torch.bool else whole.view(dtype)
         return typed.as_strided(place.shape, place.stride, place.offset)
 
-    def alone(self, place: TensorPlace, box: Box | None = None) -> Tensor:
+    def read_tensor(self, place: TensorPlace, box: Box | None = None) -> Tensor:
         """The same or a box of it, contiguous, where one is asked for after another: only its own storage is kept."""
         if (place.storage.key, place.storage.num_bytes) not in self._storages:
             self._storages.clear()

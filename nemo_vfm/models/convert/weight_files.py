@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from nemo_vfm.core.errors import CorruptCheckpoint, DataError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.files import write_json
-from nemo_vfm.models.convert.tensor_map import TensorMap, same
-from nemo_vfm.models.convert.tensor_source import StoredTensor, mapped_tensors
+from nemo_vfm.models.convert.tensor_map import TensorMap, alias
+from nemo_vfm.models.convert.tensor_source import UnreadTensor, mapped_tensors
 from nemo_vfm.models.pretrained import read_mapping
 from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import dtype_of
@@ -30,7 +30,7 @@ from nemo_vfm.parallel.checkpoint.tensor_file import MappedFile
 TRANSFORMERS, DIFFUSERS = "model", "diffusion_pytorch_model"
 
 
-def open_weights(folder: Path, stack: ExitStack, stem: str = TRANSFORMERS) -> dict[str, StoredTensor]:
+def open_weights(folder: Path, stack: ExitStack, stem: str = TRANSFORMERS) -> dict[str, UnreadTensor]:
     """The weights by name; `stack` closes their files."""
     only, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
     if (folder / "adapter_config.json").exists():
@@ -112,7 +112,7 @@ def write_files(
         tables: further tensors by their names there, fp32, which come last.
     """
     kinds = {own: dtype or dtype_of(weights, own) for own in maps} | dict.fromkeys(tables, torch.float32)
-    maps, weights = {**maps, **{name: same(name) for name in tables}}, ChainMap({**tables}, weights)  # type: ignore[arg-type]
+    maps, weights = {**maps, **{name: alias(name) for name in tables}}, ChainMap({**tables}, weights)  # type: ignore[arg-type]
     sizes = {own: tables[own] if own in tables else model.get_parameter(own) for own in maps}
     groups = list(_groups(sizes, kinds, file_bytes))
     places: dict[str, str] = {}

@@ -51,7 +51,7 @@ class FileDownloader:
                     self._client.pause(failures, error, file.path)
                     failures, largest, in_pieces = failures + 1, max(largest, _size(part)), True
             try:
-                found = file.verified(part)
+                found = file.verify(part)
                 break
             except DataError as error:
                 self._drop(part)

@@ -39,7 +39,7 @@ class HubFile:
         """Name of the partial file; it depends on the content."""
         return f"{self.sha256 or self.git_sha1}.part"
 
-    def verified(self, where: Path) -> "HubFile":
+    def verify(self, where: Path) -> "HubFile":
         """The same with its sha256, if a local file is it; DataError where the size or a hash differs."""
         with open_regular(where) as file:
             size = os.fstat(file.fileno()).st_size

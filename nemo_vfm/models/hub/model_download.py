@@ -113,7 +113,7 @@ def _compare(record: GetRecord, folder: Path, only: Sequence[str]) -> tuple[dict
     with _bytes_bar("verify", list(existing), 0) as advance:
         for file, where in existing.items():
             try:
-                present[file.path] = file.verified(where)
+                present[file.path] = file.verify(where)
             except DataError as error:
                 raise DataError(f"{error}; {where} was changed locally: remove it to download it again, or give "
                                 "another folder") from None  # fmt: skip

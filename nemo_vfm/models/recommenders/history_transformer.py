@@ -91,7 +91,7 @@ class HistoryEncoder(nn.Module):
         # How many items of its row come after each; 0 for the last one and for padding.
         place_T = torch.arange(layout.longest, device=mask_RT.device)
         age_RT = (layout.lengths_R[:, None] - 1 - place_T).clamp_(min=0)
-        x_RTD = layout.padded(history.values_N) + self.age[age_RT]
+        x_RTD = layout.to_padded(history.values_N) + self.age[age_RT]
         # Softmax over no key at all is not a number; a row without items sees its first padding instead.
         seen_R11T = mask_RT.index_fill(1, torch.zeros(1, dtype=torch.int64, device=mask_RT.device), True)[:, None, None]
         for block in self.blocks:

@@ -93,11 +93,11 @@ class HstuLayers(nn.Module):
     def forward(self, history: Jagged, places: DropoutPlaces, times: Jagged | None = None) -> Tensor:
         """The vector of each row's last item, (R, D); zeros for a row without items."""
         layout = row_layout(history, self.longest)
-        x_RTD = layout.padded(history.values_N)
+        x_RTD = layout.to_padded(history.values_N)
         place_T = torch.arange(layout.longest, device=x_RTD.device)
         apart_TT = place_T[:, None] - place_T
         seen_TT = apart_TT >= 0  # padding comes behind all items of its row, so it is masked, too
-        buckets_RTT = None if times is None else time_buckets(layout.padded(times.values_N))
+        buckets_RTT = None if times is None else time_buckets(layout.to_padded(times.values_N))
         for layer in self.layers:
             x_RTD = layer(x_RTD, apart_TT.clamp(min=0), buckets_RTT, seen_TT, places)
         last_R = (layout.lengths_R - 1).clamp(min=0)

@@ -98,7 +98,7 @@ class RowLayout:
         """True where there is a value."""
         return torch.arange(self.longest, device=self.lengths_R.device) < self.lengths_R[:, None]
 
-    def padded(self, values_N: Tensor) -> Tensor:
+    def to_padded(self, values_N: Tensor) -> Tensor:
         """(R, T, ...), zeros where there is no value."""
         rows = len(self.lengths_R)
         flat = values_N.new_zeros(rows * self.longest, *values_N.shape[1:])
@@ -112,8 +112,8 @@ class _ExportedLayout(RowLayout):
 
     ends_R: Tensor  #: behind the last value of each row, among all
 
-    def padded(self, values_N: Tensor) -> Tensor:
-        """See `RowLayout.padded`. A row of zeros behind the values stands for padding."""
+    def to_padded(self, values_N: Tensor) -> Tensor:
+        """See `RowLayout.to_padded`. A row of zeros behind the values stands for padding."""
         place_RT = (self.ends_R - self.lengths_R)[:, None] + torch.arange(self.longest, device=self.ends_R.device)
         with_zero = torch.cat([values_N, values_N.new_zeros(1, *values_N.shape[1:])])
         return with_zero[place_RT.where(self.mask_RT, values_N.shape[0])]

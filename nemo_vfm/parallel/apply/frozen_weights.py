@@ -34,8 +34,8 @@ def learned_state(model: nn.Module) -> dict[str, Tensor]:
     return {n: tensor for n, tensor in state.items() if is_adapter(n)} if only_adapters_learn(model) else state
 
 
-def narrowable(model: nn.Module) -> set[str]:
-    """Return the names that `narrow` casts: unshared weights and biases of a frozen model's linears."""
+def castable_weights(model: nn.Module) -> set[str]:
+    """Return the names that `cast_weights` casts: unshared weights and biases of a frozen model's linears."""
     if not only_adapters_learn(model):
         return set()
     named = list(model.named_parameters(remove_duplicate=False))
@@ -45,9 +45,9 @@ def narrowable(model: nn.Module) -> set[str]:
     return {name for name in unshared if name.rpartition(".")[0] in linears}
 
 
-def narrow(model: nn.Module, dtype: torch.dtype) -> bool:
+def cast_weights(model: nn.Module, dtype: torch.dtype) -> bool:
     """Cast these parameters and return whether there were any; the model must then run under this autocast dtype."""
-    found = narrowable(model) if dtype != torch.float32 else set()
+    found = castable_weights(model) if dtype != torch.float32 else set()
     for name in found:
         module, _, child = name.rpartition(".")
         weight = model.get_parameter(name).detach().to(dtype)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
-def spread(tensor: Tensor) -> "DTensor | None":
+def dtensor(tensor: Tensor) -> "DTensor | None":
     """The tensor where it is one over devices, else None.
 
     To import its class takes a second, and where nobody has there are none.
@@ -25,34 +25,34 @@ def spread(tensor: Tensor) -> "DTensor | None":
 
 def local(tensor: Tensor) -> Tensor:
     """This rank's part, sharing its memory; a plain tensor is its own."""
-    return tensor if (found := spread(tensor)) is None else found.to_local()
+    return tensor if (found := dtensor(tensor)) is None else found.to_local()
 
 
 def local_storage(tensor: Tensor) -> Tensor:
     """What of a tensor lies on this rank, without its history; the same storage."""
     # to_local() would belong to its history, and waits for it.
-    return tensor.detach() if (found := spread(tensor)) is None else found._local_tensor.detach()
+    return tensor.detach() if (found := dtensor(tensor)) is None else found._local_tensor.detach()
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """All of a tensor on every rank that has a part of it, all of which must call this; a plain one is its own."""
-    return tensor if (found := spread(tensor)) is None else found.full_tensor()
+    return tensor if (found := dtensor(tensor)) is None else found.full_tensor()
 
 
 @torch.no_grad()
 def copy_own(target: Tensor, whole: Tensor) -> None:
     """Copy into a tensor, or a part of one, what the whole has at its place."""
-    local(target).copy_(_own(target, whole))
+    local(target).copy_(_local_slice(target, whole))
 
 
 @torch.no_grad()
 def add_own(target: Tensor, whole: Tensor) -> None:
     """Add to a tensor, or a part of one, what the whole has at its place."""
-    local(target).add_(_own(target, whole).to(local(target)))
+    local(target).add_(_local_slice(target, whole).to(local(target)))
 
 
-def _own(target: Tensor, whole: Tensor) -> Tensor:
-    if (found := spread(target)) is None:
+def _local_slice(target: Tensor, whole: Tensor) -> Tensor:
+    if (found := dtensor(target)) is None:
         return whole
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 

@@ -64,7 +64,7 @@ class RankPipeline:
                     dist.recv(header, group=self.group, group_src=before)
                     given = _as_told(header)
                     dist.recv(given, group=self.group, group_src=before)
-                x = self._alone(index, inputs, given)
+                x = self._forward_stage(index, inputs, given)
                 if not self.stages[index].is_last:
                     self._between[_shapes_by_name(inputs)], self._dtype = x.shape, x.dtype
                     to = (index + 1) % plan.pipeline
@@ -78,20 +78,20 @@ class RankPipeline:
         dist.broadcast(output, group=self.group, group_src=holder)
         return output
 
-    def _alone(self, index: int, inputs: dict[str, Tensor], x: Tensor | None) -> Tensor:
+    def _forward_stage(self, index: int, inputs: dict[str, Tensor], x: Tensor | None) -> Tensor:
         if x is not None:
             self._between[_shapes_by_name(inputs)], self._dtype = x.shape, x.dtype
         from torch.distributed.fsdp import FSDPModule
 
         stage = self.stages[index]
-        self._ready([inputs])
+        self._set_inputs([inputs])
         output: Tensor = stage(x) if x is not None else stage()
         for module in stage.modules():  # a forward without backward: nobody else gives the weights back
             if isinstance(module, FSDPModule):
                 module.reshard()
         return output
 
-    def _ready(self, inputs: "Sequence[dict[str, Tensor]]", under: Around = nullcontext) -> None:
+    def _set_inputs(self, inputs: "Sequence[dict[str, Tensor]]", under: Around = nullcontext) -> None:
         for stage in self.stages.values():
             stage.inputs, stage.microbatch, stage.under = inputs, 0, under
             stage.part.training = self.model.training
@@ -117,12 +117,12 @@ class RankPipeline:
         if missing:
             with under():
                 self.forward(**first.tensors())
-        self._ready([one.tensors() for one in prepared], under)
+        self._set_inputs([one.tensors() for one in prepared], under)
         self._prepared, self._losses = prepared, losses
         try:
             found = self._run(len(prepared), self._between[_shapes_by_name(prepared[0].tensors())])
         finally:
-            self._ready(())
+            self._set_inputs(())
         return sum(float(loss.detach()) for loss in found) * self.mesh.plan.pipeline
 
     def _run(self, count: int, shape: torch.Size) -> list[Tensor]:

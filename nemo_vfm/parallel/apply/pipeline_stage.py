@@ -138,14 +138,14 @@ def _instead(
             kept._modules[name] = block  # under its number in the whole model
     gone = () if 0 in stages else how.first
     gone += () if len(parts) - 1 in stages else how.last
-    return {how.blocks: kept, **{name: _hollow(modules[name]) for name in match_modules(gone, modules)}}
+    return {how.blocks: kept, **{name: _strip_weights(modules[name]) for name in match_modules(gone, modules)}}
 
 
-def _hollow(module: nn.Module) -> nn.Module:
+def _strip_weights(module: nn.Module) -> nn.Module:
     """A copy without parameters and buffers: its sizes can be asked for, and it cannot be called by mistake."""
     shell = copy.copy(module)  # a deep copy would fail at the process groups of Megatron-Core's layers
     shell._parameters, shell._buffers = dict.fromkeys(module._parameters), dict.fromkeys(module._buffers)
-    shell._modules = {name: None if one is None else _hollow(one) for name, one in module._modules.items()}
+    shell._modules = {name: None if one is None else _strip_weights(one) for name, one in module._modules.items()}
     return shell
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.storage.checkpoint_names import Keep
 from nemo_vfm.core.storage.files import read_json, sha256_file
+from nemo_vfm.core.types.job import RECIPE
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint_index, checkpoint_one_file, tensor_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
@@ -22,7 +23,7 @@ from nemo_vfm.parallel.checkpoint.checkpoint_folder import latest as latest
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import list_checkpoints
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import records as records
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import verify as verify
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, together
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, run_on_ranks
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors
 from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import require_room as require_room
 from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import snapshot
@@ -68,7 +69,7 @@ def load(path: Path, ranks: Gather = ALONE) -> Checkpoint:
     return _open(path, verify(path, ranks))
 
 
-def newest(folder: Path, ranks: Gather = ALONE) -> Checkpoint | None:
+def open_latest(folder: Path, ranks: Gather = ALONE) -> Checkpoint | None:
     """What `latest` finds, opened: every byte is hashed once. Every rank must call it."""
     path = latest(folder, ranks)
     return None if path is None else _open(path, manifests.read(path))
@@ -91,18 +92,18 @@ def find(path: Path) -> Path:
         return path
     chosen = next((found for place in _places(path) if (found := latest(place)) is not None), None)
     if chosen is None:
-        raise _none(path)
+        raise _no_checkpoint(path)
     return chosen
 
 
-def found(path: Path, ranks: Gather = ALONE) -> Checkpoint:
+def open_checkpoint(path: Path, ranks: Gather = ALONE) -> Checkpoint:
     """What `find` finds, or weights in one file, opened: every byte is hashed once. Every rank must call it.
 
     Raises:
         UserError: see `find`; or not every rank sees the same there.
         CorruptCheckpoint: it does not match its manifest.
     """
-    seen = together(ranks, lambda: _file_stamps(path))
+    seen = run_on_ranks(ranks, lambda: _file_stamps(path))
     if any(other != seen[0] for other in seen):
         raise UserError(f"Ranks see different files in {path}; it must be on a disk that all ranks share.")
     kind, places = seen[0]
@@ -110,16 +111,16 @@ def found(path: Path, ranks: Gather = ALONE) -> Checkpoint:
         return load(path, ranks)
     if kind == "one file":
         file = Path(places[0])
-        sha256 = str(together(ranks, lambda: _hashed(file) if ranks.rank() == 0 else None)[0])
+        sha256 = str(run_on_ranks(ranks, lambda: _verify_hash(file) if ranks.rank() == 0 else None)[0])
         about = tensor_file.read_header(file).about
         step, group = about.get("step", ""), about.get("group", "model")
         tensors = SavedTensors(file.parent, checkpoint_index.of_one_file(file))
         return Checkpoint(
             int(step) if step.isdecimal() else 0, {group: tensors}, {}, about.get("run", ""), path, {group: sha256}
         )
-    chosen = next((found for place in places if (found := newest(Path(place), ranks)) is not None), None)
+    chosen = next((found for place in places if (found := open_latest(Path(place), ranks)) is not None), None)
     if chosen is None:
-        raise _none(path)
+        raise _no_checkpoint(path)
     return chosen
 
 
@@ -134,7 +135,7 @@ def _file_stamps(path: Path) -> Json:
     return ["folder", [str(place) for place in _places(path)]]
 
 
-def _hashed(file: Path) -> str:
+def _verify_hash(file: Path) -> str:
     about = file.with_name(checkpoint_one_file.ABOUT)
     try:
         found = sha256_file(file)
@@ -149,7 +150,7 @@ def _hashed(file: Path) -> str:
 
 
 def _is_one(path: Path) -> bool:
-    return (path / manifests.NAME).is_file() and not (path / "recipe.yaml").is_file()
+    return (path / manifests.NAME).is_file() and not (path / RECIPE).is_file()
 
 
 def _places(path: Path) -> list[Path]:
@@ -182,13 +183,13 @@ def _of_adapters(name: object) -> str:
             f"name OUT")  # fmt: skip
 
 
-def _none(path: Path) -> UserError:
+def _no_checkpoint(path: Path) -> UserError:
     return UserError(f"There is no checkpoint in {path}; expected folders such as step-00000100. Train first.")
 
 
 def load_weights(path: Path, group: str) -> dict[str, Tensor]:
     """The weights of `group` ("model" or "ema") of the checkpoint that `path` means, see `find`, all of them read."""
-    weights = weights_of(found(path), group)
+    weights = weights_of(open_checkpoint(path), group)
     return {name: weights[name] for name in weights}
 
 

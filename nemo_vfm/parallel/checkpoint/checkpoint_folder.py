@@ -14,7 +14,7 @@ from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint.checkpoint_index import SUFFIX
 from nemo_vfm.parallel.checkpoint.checkpoint_manifest import CheckpointManifest
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, exchange, together
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, exchange, run_on_ranks
 from nemo_vfm.parallel.checkpoint.tensor_file import FileDigest
 from nemo_vfm.parallel.ranks.gather import Gather
 
@@ -56,7 +56,7 @@ def verify(path: Path, ranks: Gather = ALONE) -> CheckpointManifest:
         for name in by_size[ranks.rank() :: ranks.num_ranks()]:
             _verify_file(path / name, files[name], manifest)
 
-    together(ranks, verify_own_share)
+    run_on_ranks(ranks, verify_own_share)
     return found[0]
 
 
@@ -104,7 +104,7 @@ def latest(folder: Path, ranks: Gather = ALONE) -> Path | None:
                 f"rank {sees} sees {folder / name}, but rank {lacks} does not. The run folder must be on a disk that "
                 f"all ranks share; choose another run_dir."
             )
-    together(ranks, lambda: _require_one_run(folder) if ranks.rank() == 0 else None)
+    run_on_ranks(ranks, lambda: _require_one_run(folder) if ranks.rank() == 0 else None)
     for path in reversed(candidates):
         try:
             verify(path, ranks)

@@ -14,7 +14,7 @@ from nemo_vfm.core.errors import CorruptCheckpoint
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import tensor_file
-from nemo_vfm.parallel.checkpoint.checkpoint_pieces import Ints, TensorBox, whole
+from nemo_vfm.parallel.checkpoint.checkpoint_pieces import Ints, TensorBox, full_box
 from nemo_vfm.parallel.checkpoint.tensor_file import FileDigest
 
 NAME = "pieces.json"
@@ -124,7 +124,7 @@ def read(folder: Path, files: Mapping[str, FileDigest]) -> Index:
 def of_one_file(file: Path) -> dict[str, TensorEntry]:
     """What lies where when all of a group lies in one file."""
     header = tensor_file.read_header(file)
-    return {n: TensorEntry(header.dtypes[n], s, ((file.name, whole(s)),)) for n, s in header.shapes.items()}
+    return {n: TensorEntry(header.dtypes[n], s, ((file.name, full_box(s)),)) for n, s in header.shapes.items()}
 
 
 def _count(value: Any) -> int:
@@ -141,7 +141,7 @@ def _counts(values: Any) -> Ints:
 
 def _require_whole(name: str, entry: TensorEntry) -> None:
     """The parts lie in the tensor, do not overlap, and together are all of it."""
-    outer = whole(entry.shape)
+    outer = full_box(entry.shape)
     boxes = sorted((box for _, box in entry.pieces), key=lambda box: box.offsets)
     for box in boxes:
         if len(box.offsets) != len(entry.shape) or len(box.shape) != len(entry.shape):
@@ -154,5 +154,5 @@ def _require_whole(name: str, entry: TensorEntry) -> None:
         for other in boxes[at + 1 :]:
             if entry.shape and other.offsets[0] >= box.offsets[0] + box.shape[0]:
                 break  # they are sorted: all that follow begin later still
-            if box.common(other) is not None:
+            if box.intersect(other) is not None:
                 raise ValueError(f"two parts of {name} overlap")

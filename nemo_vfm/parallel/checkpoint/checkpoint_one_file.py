@@ -1,7 +1,7 @@
 """Writes one group of a checkpoint, however it is sharded, as one safetensors file.
 
 Tensors pass one by one, so that it takes the memory of the largest. `convert.json` beside the file holds its hash, as
-it does for files that `nemo-vfm convert` makes from other frameworks. `checkpoint.found` reads both.
+it does for files that `nemo-vfm convert` makes from other frameworks. `open_checkpoint` reads both.
 """
 
 from collections.abc import Iterator

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from nemo_vfm.parallel.apply.local_shard import spread
+from nemo_vfm.parallel.apply.local_shard import dtensor
 
 Ints = tuple[int, ...]
 
@@ -26,7 +26,7 @@ class TensorBox:
         """How many values it holds."""
         return math.prod(self.shape)
 
-    def common(self, other: "TensorBox") -> "TensorBox | None":
+    def intersect(self, other: "TensorBox") -> "TensorBox | None":
         """What both hold; None where that is nothing."""
         begin = tuple(map(max, self.offsets, other.offsets))
         ends = ([a + n for a, n in zip(box.offsets, box.shape, strict=True)] for box in (self, other))
@@ -44,16 +44,16 @@ class TensorBox:
         return tuple(slice(a, a + n) for a, n in zip(begin, self.shape, strict=True))
 
 
-def whole(shape: Sequence[int]) -> TensorBox:
+def full_box(shape: Sequence[int]) -> TensorBox:
     """All of a tensor."""
     return TensorBox((0,) * len(shape), tuple(shape))
 
 
 def local_box(name: str, tensor: Tensor) -> TensorBox | None:
     """The box of a tensor that this rank holds, None where it holds nothing; ValueError if it is a sum, or no box."""
-    found = spread(tensor)
+    found = dtensor(tensor)
     if found is None:
-        return whole(tensor.shape)
+        return full_box(tensor.shape)
     if (coordinate := found.device_mesh.get_coordinate()) is None:
         return None
     from torch.distributed.tensor.placement_types import Shard, _StridedShard
@@ -67,7 +67,7 @@ def local_box(name: str, tensor: Tensor) -> TensorBox | None:
         elif isinstance(placement, Shard):
             plain.append((placement.dim, mesh.size(axis), coordinate[axis]))
         elif placement.is_partial():
-            raise ValueError(f"{name} is a partial sum that was not reduced over devices; it cannot be saved")
+            raise ValueError(f"{name} is a partial sum, which cannot be saved; reduce it over devices first")
     offsets, shape = [0] * found.dim(), list(found.shape)
     for dim, count, number in (*plain, *late):  # in the order in which the tensor was really cut
         dim %= max(found.dim(), 1)
@@ -88,8 +88,8 @@ def in_layout_of(tensor: Tensor, parameter: Tensor) -> Tensor:
 
     It stays on the device where it is: optimizer state may lie on the CPU while the parameter does not.
     """
-    found = spread(parameter)
-    if found is None or spread(tensor) is not None or tensor.dim() == 0 or tensor.shape != found._local_tensor.shape:
+    found = dtensor(parameter)
+    if found is None or dtensor(tensor) is not None or tensor.dim() == 0 or tensor.shape != found._local_tensor.shape:
         return tensor
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta

@@ -49,7 +49,7 @@ def exchange(ranks: Gather, message: Json) -> list[Json]:
     return [json.loads(bytes(text)) for text in heard]
 
 
-def together(ranks: Gather, work: Callable[[], Json]) -> list[Json]:
+def run_on_ranks(ranks: Gather, work: Callable[[], Json]) -> list[Json]:
     """What `work` gave on every rank; where it failed on any, every rank raises the same.
 
     Raises:

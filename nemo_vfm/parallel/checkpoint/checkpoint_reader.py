@@ -19,7 +19,7 @@ from nemo_vfm.parallel.checkpoint import checkpoint_pieces as pieces
 from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_index import TensorEntry
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import Ints, TensorBox
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, exchange, together
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, exchange, run_on_ranks
 from nemo_vfm.parallel.checkpoint.tensor_file import MappedFile
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.ranks.gather import Gather
@@ -74,7 +74,7 @@ class SavedTensors(Mapping[str, Tensor]):
         box = TensorBox(tuple(offsets), tuple(shape))
         out = torch.empty(box.shape, dtype=self.dtype(name))
         for file, held in self._entries[name].pieces:
-            common = box.common(held)
+            common = box.intersect(held)
             if common is not None:
                 out[common.within(box)] = self._part(file, name, held, common)
         return out
@@ -89,13 +89,13 @@ class SavedTensors(Mapping[str, Tensor]):
         from safetensors import SafetensorError
 
         try:
-            opened = self._opened(file)
+            opened = self._open_file(file)
             # A tensor without dimensions has no slices.
             return opened.part(name, wanted.within(held)) if held.shape else opened.get_tensor(name)
         except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
             raise CorruptCheckpoint(f"{self._folder / file} cannot be read ({error}).") from error
 
-    def _opened(self, file: str) -> MappedFile:
+    def _open_file(self, file: str) -> MappedFile:
         if file not in self._open:
             # The header, read strictly, holds what the index says that this file does.
             header = tensor_file.read_header(self._folder / file)
@@ -143,7 +143,7 @@ def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, Ints]:
     return {name: tuple(tensor.shape) for name, tensor in weights.items()}
 
 
-def everywhere(own: Mapping[str, Tensor], ranks: Gather) -> dict[str, Ints]:
+def gather_shapes(own: Mapping[str, Tensor], ranks: Gather) -> dict[str, Ints]:
     """The shapes of the tensors of all ranks: under pipeline parallelism each has others."""
     return {
         name: tuple(shape) for rank_shapes in exchange(ranks, shapes_of(own)) for name, shape in rank_shapes.items()
@@ -155,7 +155,7 @@ def fill(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather =
 
     CorruptCheckpoint if names or shapes differ, on any rank, with the differences as text; then nothing was filled.
     """
-    require_same_weights(everywhere(own, ranks), shapes_of(saved))
+    require_same_weights(gather_shapes(own, ranks), shapes_of(saved))
     put(own, saved, ranks)
 
 
@@ -184,7 +184,7 @@ def put(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather = 
                 else:
                     copy_own(tensor, saved[name])
 
-    together(ranks, put_own)
+    run_on_ranks(ranks, put_own)
 
 
 State = dict[str, dict[str, Tensor]]
@@ -213,7 +213,7 @@ def restore_state(
                 own_rows = None if rows is None else rows.get(parameter)
                 found.setdefault(parameter, {})[key] = _value(saved, name, parameters[parameter], own_rows)
 
-    together(ranks, restore_own)
+    run_on_ranks(ranks, restore_own)
     return found
 
 
@@ -227,4 +227,4 @@ def _value(saved: Mapping[str, Tensor], name: str, parameter: Tensor, rows: tupl
     box = box if rows is None else box.rows(*rows)
     if read:
         return read.read(name, box.offsets, box.shape)
-    return saved[name][box.within(pieces.whole(parameter.shape))].clone()
+    return saved[name][box.within(pieces.full_box(parameter.shape))].clone()

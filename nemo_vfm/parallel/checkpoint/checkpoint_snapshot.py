@@ -21,7 +21,7 @@ from nemo_vfm.parallel.apply.local_shard import local_storage
 from nemo_vfm.parallel.checkpoint import checkpoint_index, checkpoint_pieces, tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_index import TensorEntry
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import TensorBox
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, together
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, run_on_ranks
 from nemo_vfm.parallel.checkpoint.tensor_file import PackedTensorFile
 from nemo_vfm.parallel.ranks.gather import Gather
 
@@ -61,10 +61,10 @@ class Owners:
     _digests: list[Json] = field(default_factory=list)
     _own: frozenset[bytes] = frozenset()
 
-    def own(self, keys: list[bytes], ranks: Gather) -> frozenset[bytes]:
+    def own_keys(self, keys: list[bytes], ranks: Gather) -> frozenset[bytes]:
         """Those that this rank writes; of several that hold one a hash picks, so that all write alike much."""
         digest = hashlib.sha256(b"".join(keys)).hexdigest()
-        digests = together(ranks, lambda: digest)
+        digests = run_on_ranks(ranks, lambda: digest)
         if digests != self._digests:
             holders: dict[bytes, list[int]] = {key: [] for key in keys}
             for rank, gathered in enumerate(ranks.all_gather(b"".join(keys))):
@@ -87,14 +87,14 @@ def snapshot(
     """
     lease_registry.stop_if_lost()
     boxes: dict[tuple[str, str], TensorBox] = {}
-    together(ranks, lambda: boxes.update(_boxes(groups)))
+    run_on_ranks(ranks, lambda: boxes.update(_boxes(groups)))
     keys = {place: _key(*place, box, groups) for place, box in boxes.items()}
-    own = (owners or Owners()).own(list(keys.values()), ranks)
+    own = (owners or Owners()).own_keys(list(keys.values()), ranks)
     mine = {place: box for place, box in boxes.items() if keys[place] in own}
-    sizes = together(ranks, lambda: sum(box.volume * groups[g][n].element_size() for (g, n), box in mine.items()))
-    together(ranks, lambda: require_room(folder, sum(sizes)) if ranks.rank() == 0 else None)
+    sizes = run_on_ranks(ranks, lambda: sum(box.volume * groups[g][n].element_size() for (g, n), box in mine.items()))
+    run_on_ranks(ranks, lambda: require_room(folder, sum(sizes)) if ranks.rank() == 0 else None)
     taken: list[Snapshot] = []
-    together(ranks, lambda: taken.append(_take(step, groups, mine, run, ranks, buffers or Buffers())))
+    run_on_ranks(ranks, lambda: taken.append(_take(step, groups, mine, run, ranks, buffers or Buffers())))
     return taken[0]
 
 

@@ -107,7 +107,7 @@ def copy(folder: Path, target: Address, keep: Keep) -> None:
 
 @contextmanager
 def open_checkpoint(place: Place, ranks: Gather = ALONE) -> Iterator[OpenedCheckpoint]:
-    """The checkpoint that a place means, as `checkpoint.found`; one in a store is fetched for the length of the block.
+    """The checkpoint that a place means, as `open_checkpoint`; one in a store is fetched for the length of the block.
 
     Every rank must call it. From a store each fetches a copy of its own: they may have no disk in common.
 
@@ -115,7 +115,7 @@ def open_checkpoint(place: Place, ranks: Gather = ALONE) -> Iterator[OpenedCheck
         UserError: there is none there.
     """
     if not isinstance(place, Address):
-        saved = checkpoint.found(place, ranks)
+        saved = checkpoint.open_checkpoint(place, ranks)
         assert saved.path is not None
         yield OpenedCheckpoint(saved.path, str(saved.path), saved)
         return

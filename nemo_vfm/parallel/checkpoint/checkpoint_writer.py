@@ -22,7 +22,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import records, verify
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, together
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, run_on_ranks
 from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import Snapshot
 from nemo_vfm.parallel.ranks.gather import Gather
 
@@ -50,16 +50,16 @@ def write(
     final = folder / checkpoint_names.name(taken.step)
     temporary = folder / f".{final.name}.{os.getpid()}.tmp"
     try:
-        temporary = folder / _first(ranks, lambda: _make_folder(temporary), taken.step, folder)
+        temporary = folder / _on_rank_zero(ranks, lambda: _make_folder(temporary), taken.step, folder)
         parts = _each(ranks, lambda: _parts(temporary, taken), taken.step, folder)
-        _first(ranks, lambda: _close(temporary, final, taken.step, parts, state, about), taken.step, folder)
+        _on_rank_zero(ranks, lambda: _close(temporary, final, taken.step, parts, state, about), taken.step, folder)
     except BaseException:
         if ranks.rank() == 0:
             shutil.rmtree(temporary, ignore_errors=True)
         raise
     # Delete what the rule does not keep, once the newest is known to be whole; a failure costs only disk space.
     try:
-        gone = together(ranks, lambda: _surplus(folder, keep, about.run, final) if ranks.rank() == 0 else None)[0]
+        gone = run_on_ranks(ranks, lambda: _surplus(folder, keep, about.run, final) if ranks.rank() == 0 else None)[0]
         if gone:
             verify(final, ranks)
         if ranks.rank() == 0:
@@ -77,7 +77,7 @@ def write(
 def _each(ranks: Gather, work: Callable[[], Json], step: int, folder: Path) -> list[Json]:
     """What each rank gave, an error of a disk told as a sentence."""
 
-    def told() -> Json:
+    def attempt() -> Json:
         try:
             return work()
         except OSError as error:
@@ -87,10 +87,10 @@ def _each(ranks: Gather, work: Callable[[], Json], step: int, folder: Path) -> l
                 f"Earlier checkpoints are untouched; free some space or repair the disk, and run again."
             ) from error
 
-    return together(ranks, told)
+    return run_on_ranks(ranks, attempt)
 
 
-def _first(ranks: Gather, work: Callable[[], Json], step: int, folder: Path) -> Json:
+def _on_rank_zero(ranks: Gather, work: Callable[[], Json], step: int, folder: Path) -> Json:
     """What rank 0 gave, which alone worked."""
     return _each(ranks, lambda: work() if ranks.rank() == 0 else None, step, folder)[0]
 

@@ -182,7 +182,7 @@ def read(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
-        raise CorruptCheckpoint(f"{path} is not a readable safetensors file ({error}).") from error
+        raise CorruptCheckpoint(f"{path} is not a readable safetensors file ({error}); copy it again.") from error
 
 
 def read_header(path: Path) -> TensorFileHeader:
@@ -208,7 +208,7 @@ def read_header(path: Path) -> TensorFileHeader:
         shapes = {name: tuple(entry["shape"]) for name, entry in found.items()}
         return TensorFileHeader(shapes, about, {name: entry["dtype"] for name, entry in found.items()})
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise CorruptCheckpoint(f"{path} is not a readable safetensors file ({error}).") from error
+        raise CorruptCheckpoint(f"{path} is not a readable safetensors file ({error}); copy it again.") from error
 
 
 def _span(name: str, entry: Any) -> tuple[int, int]:

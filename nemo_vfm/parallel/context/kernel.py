@@ -120,7 +120,7 @@ class OneTile(Protocol):
         ...
 
 
-class Plain:
+class MathAttention:
     """One tile as the formulas say, at least in fp32: what the others are compared with, and what runs where none can.
 
     It holds the scores of a whole tile in memory.

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.device import has_fast_bf16
 from nemo_vfm.core.sanitize import beginning
-from nemo_vfm.parallel.context.kernel import Gradients, Kernel, Plain, RunningSoftmax, TiledKernel
+from nemo_vfm.parallel.context.kernel import Gradients, Kernel, MathAttention, RunningSoftmax, TiledKernel
 from nemo_vfm.parallel.context.tiles import tiles
 from nemo_vfm.parallel.context.varlen_batching import SequenceOffsets, VarlenBatch
 
@@ -26,7 +26,7 @@ class GpuFlash:
     """torch's flash kernels for 16-bit rows of unequal lengths."""
 
     @staticmethod
-    def usable(q: Tensor) -> bool:
+    def is_usable(q: Tensor) -> bool:
         """Whether they take such queries; a GPU before compute capability 8.0 has none."""
         names = ("_flash_attention_forward", "_flash_attention_backward")
         return (
@@ -68,18 +68,18 @@ def _pad_head_dim(x_THD: Tensor) -> Tensor:
 class CpuFlash:
     """torch's CPU flash kernel, which gives the lse and takes the one over all keys back.
 
-    It is an operator of torch's own dispatcher without a stable name; `usable` says whether this torch has it.
+    It is an operator of torch's own dispatcher without a stable name; `is_usable` says whether this torch has it.
     """
 
     @staticmethod
-    def usable() -> bool:
+    def is_usable() -> bool:
         """Whether this torch has both operators."""
         names = ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward")
         return all(hasattr(torch.ops.aten, name) for name in names)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, diagonal: bool) -> tuple[Tensor, Tensor]:
         """See `OneTile.forward`."""
-        q, k, v = (_quick(x) for x in (q, k, v))
+        q, k, v = (_to_fast_dtype(x) for x in (q, k, v))
         shape = q.shape
         q, k, v = _match_heads(q, k, v, diagonal)
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, diagonal)
@@ -88,7 +88,7 @@ class CpuFlash:
     def backward(self, do: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
                  diagonal: bool) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See `OneTile.backward`."""
-        do, q, k, v, out = (_quick(x) for x in (do, q, k, v, out))
+        do, q, k, v, out = (_to_fast_dtype(x) for x in (do, q, k, v, out))
         shape, kv_heads = q.shape, k.shape[1]
         q, k, v = _match_heads(q, k, v, diagonal)
         do, out, lse = do.reshape(q.shape), out.reshape(q.shape), lse.reshape(q.shape[:3])
@@ -99,7 +99,7 @@ class CpuFlash:
         return dq.reshape(shape), dk, dv
 
 
-def _quick(x: Tensor) -> Tensor:
+def _to_fast_dtype(x: Tensor) -> Tensor:
     """16 bits in fp32 where this CPU has no 16-bit products: the same numbers, and not a hundred times slower."""
     return x.float() if x.dtype.itemsize == 2 and not has_fast_bf16() else x
 
@@ -121,21 +121,21 @@ _TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 def choose_kernel(device: torch.device, dtype: torch.dtype, width: int) -> Kernel:
     """A kernel for queries and keys of these."""
     sample = torch.empty(0, width, device=device, dtype=dtype)
-    if device.type == "cpu" and CpuFlash.usable():
-        return _proven(TiledKernel(CpuFlash()), sample)
-    if GpuFlash.usable(sample):
-        return _proven(VarlenBatch(GpuFlash()), sample)
-    return TiledKernel(Plain())
+    if device.type == "cpu" and CpuFlash.is_usable():
+        return _verify_kernel(TiledKernel(CpuFlash()), sample)
+    if GpuFlash.is_usable(sample):
+        return _verify_kernel(VarlenBatch(GpuFlash()), sample)
+    return TiledKernel(MathAttention())
 
 
-def _proven(kernel: Kernel, like: Tensor) -> Kernel:
+def _verify_kernel(kernel: Kernel, like: Tensor) -> Kernel:
     """The kernel if it gives the plain one's numbers, else that one and a warning.
 
     These are operators whose arguments may change with any version of torch, and a wrong lse makes a wrong gradient
     without an error.
     """
     try:
-        given, expected = _try_kernel(kernel, like), _try_kernel(TiledKernel(Plain()), like)
+        given, expected = _try_kernel(kernel, like), _try_kernel(TiledKernel(MathAttention()), like)
         worst = max(float((one - other).abs().max()) for one, other in zip(given, expected, strict=True))
         reason = f"its results differ from the formula's by {worst:.1e}"
         good = worst < _TOLERANCE.get(like.dtype, 1e-4)
@@ -148,7 +148,7 @@ def _proven(kernel: Kernel, like: Tensor) -> Kernel:
         "uses the plain formula, which is slower and needs more memory.",
         torch.__version__, str(like.dtype).removeprefix("torch."), like.device, like.shape[-1], reason,
     )  # fmt: skip
-    return TiledKernel(Plain())
+    return TiledKernel(MathAttention())
 
 
 def _try_kernel(kernel: Kernel, like: Tensor) -> list[Tensor]:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core import log
 from nemo_vfm.parallel.apply.local_shard import mismatch
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, put, shapes_of
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import gather_shapes, put, shapes_of
 from nemo_vfm.parallel.engine.step_runner import Updater
 from nemo_vfm.parallel.fp8.operands import all_reduce_amax
 from nemo_vfm.parallel.fp8.use_fp8 import fp8_linears, histories
@@ -60,7 +60,7 @@ class HistoryUpdater(Updater):
         for name, linear in fp8_linears(self._model):
             linear.is_on = linear.is_on and f"{name}{_OFF}" not in state
         own, there = self._histories(), {n: shape for n, shape in shapes_of(state).items() if not n.endswith(_OFF)}
-        if (shapes := everywhere(own, ranks)) and mismatch(shapes, there):
+        if (shapes := gather_shapes(own, ranks)) and mismatch(shapes, there):
             log.warn("the checkpoint has no amax histories for these linears and this length, so they start empty")
         elif shapes:
             put(own, state, ranks)

@@ -11,7 +11,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled
-from nemo_vfm.parallel.apply.frozen_weights import narrow
+from nemo_vfm.parallel.apply.frozen_weights import cast_weights
 from nemo_vfm.parallel.engine.engine import Init
 from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.layers.token_layout import TokenLayout, call_within, under
@@ -52,7 +52,7 @@ def build_unsplit(parts: EngineInputs, init: Init) -> tuple[nn.Module, Filling |
     fill: Filling | None = partial(apply_parallelism.fill, counter=counter) if meta else None
     if meta and parts.plan.world == 1 and not counter:  # a single rank holds the whole model from the start
         model, fill = build_model(parts.model, parts.seed), None
-    narrowed = narrow(model, parts.precision.resolve()[0])
+    narrowed = cast_weights(model, parts.precision.resolve()[0])
     if parts.precision.fp8 is not None:
         from nemo_vfm.parallel.fp8.use_fp8 import require_hardware, use_fp8
 

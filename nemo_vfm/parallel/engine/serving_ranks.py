@@ -15,7 +15,7 @@ from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.apply.local_shard import spread
+from nemo_vfm.parallel.apply.local_shard import dtensor
 from nemo_vfm.parallel.layers.token_layout import all_parts
 from nemo_vfm.parallel.plan.mesh import Mesh, join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -75,7 +75,7 @@ def require_whole_heads(model: nn.Module, tensor: int) -> None:
 
 def sum_of_shares(weight: Tensor) -> Callable[[Tensor], Tensor] | None:
     """What adds up the products of ranks that have some inputs each; None where a rank has all inputs."""
-    found = spread(weight)
+    found = dtensor(weight)
     if found is None or not found.placements[0].is_shard(1):
         return None
     return partial(_all_reduce, group=found.device_mesh.get_group())

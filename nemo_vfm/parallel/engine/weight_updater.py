@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.apply.local_shard import local, local_storage, spread
+from nemo_vfm.parallel.apply.local_shard import dtensor, local, local_storage
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import in_layout_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import restore_state
@@ -51,9 +51,9 @@ class WeightUpdater(TurnUpdater):
         self._holding = [one for one in owned_params(model, mesh) if one.name.startswith(below)]
         self._model, self._mesh = model, mesh
         learning = {one.name: one.parameter for one in self._holding if one.parameter.requires_grad}
-        if any(spread(parameter) is not None for parameter in learning.values()):
+        if any(dtensor(parameter) is not None for parameter in learning.values()):
             _require_elementwise(factory)
-        self._is_spread = any(spread(one.parameter) is not None for one in self._holding)
+        self._is_spread = any(dtensor(one.parameter) is not None for one in self._holding)
         self._whole = learning
         self._own = dict[str, nn.Parameter]()
         for name, parameter in learning.items():
@@ -61,7 +61,7 @@ class WeightUpdater(TurnUpdater):
             if offload:
                 host = local(parameter.detach()).to("cpu", copy=True)
                 self._own[name] = nn.Parameter(host.pin_memory() if parameter.device.type == "cuda" else host)
-            elif spread(parameter) is not None:
+            elif dtensor(parameter) is not None:
                 self._own[name] = nn.Parameter(local(parameter.detach()))
         #: What is updated beside the model's own parameters: local parts of them, or copies in host memory.
         self._parts = [(own, learning[name]) for name, own in self._own.items() if own is not learning[name]]
@@ -206,7 +206,7 @@ def owned_params(model: nn.Module, mesh: Mesh | None) -> list[ParamOwnership]:
     repeated = set(match_modules(how.every if how else (), modules))
     found = []
     for name, parameter in model.named_parameters():
-        axes = () if (parts := spread(parameter)) is None else parts.device_mesh.mesh_dim_names or ()
+        axes = () if (parts := dtensor(parameter)) is None else parts.device_mesh.mesh_dim_names or ()
         split = parts is not None and "tensor" in axes and not parts.placements[axes.index("tensor")].is_replicate()
         # The bias of a row linear is not sharded, but it is a DTensor, which has summed its gradient already.
         partly = "tensor" not in axes and name in sums

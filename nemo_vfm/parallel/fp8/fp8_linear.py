@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nemo_vfm.core.fp8 import DIVISOR, Fp8
-from nemo_vfm.parallel.apply.local_shard import spread
+from nemo_vfm.parallel.apply.local_shard import dtensor
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_product import product
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats
 from nemo_vfm.parallel.fp8.operands import Operands, OperandSplit, divide_by_ranks
-from nemo_vfm.parallel.fp8.quantise import Quantised
+from nemo_vfm.parallel.fp8.quantise import Fp8Tensor
 from nemo_vfm.parallel.layers.token_layout import active
 
 
@@ -57,7 +57,7 @@ class Fp8Linear(Fp8Products, nn.Linear):
         """X W^T + b of (..., K), in the dtype of autocast where it is on, else in that of x."""
         if not self.is_on:
             return super().forward(x)
-        weight: Any = spread(self.weight)
+        weight: Any = dtensor(self.weight)
         if weight is None:
             product = self.product(x, self.weight, None, None)
             return product if self.bias is None else product + self.bias.to(product.dtype)
@@ -153,11 +153,11 @@ class _Products(torch.autograd.Function):
         )
         grad_x = grad_w = None
         if needs_x:
-            weight_columnwise: Quantised | None = Quantised(weight, weight_scale)
+            weight_columnwise: Fp8Tensor | None = Fp8Tensor(weight, weight_scale)
             if weight_scale is None:
                 _, weight_columnwise = operands.quantise_both_ways(weight, "weight", rowwise=False, columnwise=True)
             assert grad_rowwise is not None and weight_columnwise is not None
             grad_x = divide_by_ranks(product(grad_rowwise, weight_columnwise, dtype=grad.dtype), operands)
         if grad_columnwise is not None:
-            grad_w = divide_by_ranks(product(grad_columnwise, Quantised(elements, scale), dtype=grad.dtype), operands)
+            grad_w = divide_by_ranks(product(grad_columnwise, Fp8Tensor(elements, scale), dtype=grad.dtype), operands)
         return grad_x, grad_w, None

@@ -1,6 +1,6 @@
 """Multiplies quantised matrices: in float32 on any device, or by torch's `scaled_mm` where the hardware has it.
 
-`opaque` makes a function one operator to `torch.compile`, which then needs to understand nothing inside it.
+`torch_op` makes a function one operator to `torch.compile`, which then needs to understand nothing inside it.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.functional import ScalingType, scaled_mm
 
-from nemo_vfm.parallel.fp8.quantise import Granularity, Quantised, dequantise
+from nemo_vfm.parallel.fp8.quantise import Fp8Tensor, Granularity, dequantise
 
 #: torch's names of what shares a scale, by ours.
 _TORCH_NAMES = {"tensor": ScalingType.TensorWise, "row": ScalingType.RowWise, "1x128": ScalingType.BlockWise1x128,
@@ -26,7 +26,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def opaque(name: str, like: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def torch_op(name: str, like: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a function that writes to none of its arguments and returns none of them.
 
     Outside a compiled graph it is called as it is: an operator costs some 20 us a call.
@@ -36,7 +36,7 @@ def opaque(name: str, like: Callable[..., Any]) -> Callable[[Callable[P, R]], Ca
         like: of the same arguments, makes tensors of the shapes and dtypes that it returns.
     """
 
-    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
         operator = torch.library.custom_op(f"nemo_vfm::{name}", function, mutates_args=())
         operator.register_fake(like)
 
@@ -49,10 +49,10 @@ def opaque(name: str, like: Callable[..., Any]) -> Callable[[Callable[P, R]], Ca
         call.operator = operator  # type: ignore[attr-defined]
         return call
 
-    return decorated
+    return decorate
 
 
-def product(a: Quantised, b: Quantised, *, fast: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
+def product(a: Fp8Tensor, b: Fp8Tensor, *, fast: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
     """A B^T of (M, K) and (N, K), by the hardware where it can, else emulated; for `fast` see `native_product`."""
     if _has_hardware(a.elements.device, _kind(a), _kind(b)):
         return native_product(a, b, fast=fast, dtype=dtype)
@@ -64,7 +64,7 @@ def is_native(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
 
 
-def emulated_product(a: Quantised, b: Quantised, dtype: torch.dtype = torch.float32) -> Tensor:
+def emulated_product(a: Fp8Tensor, b: Fp8Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """A B^T, summed in float32 or float64.
 
     One scale for a tensor or a row is multiplied in afterwards: products of elements are exact in float32, so only the
@@ -81,7 +81,7 @@ def emulated_product(a: Quantised, b: Quantised, dtype: torch.dtype = torch.floa
         return dequantise(a).to(dtype) @ dequantise(b).to(dtype).T
 
 
-def native_product(a: Quantised, b: Quantised, *, fast: bool, dtype: torch.dtype = torch.float32) -> Tensor:
+def native_product(a: Fp8Tensor, b: Fp8Tensor, *, fast: bool, dtype: torch.dtype = torch.float32) -> Tensor:
     """A B^T by `scaled_mm`.
 
     Args:
@@ -105,7 +105,7 @@ def native_product(a: Quantised, b: Quantised, *, fast: bool, dtype: torch.dtype
 
 
 # torch.compile of torch 2.11 stops at torch's.
-@opaque(
+@torch_op(
     "fp8_scaled_mm",
     lambda a, a_scale, a_kind, b, b_scale, b_kind, dtype, fast: a.new_empty((len(a), len(b)), dtype=dtype),
 )
@@ -120,7 +120,7 @@ def _scaled_mm(
     return found
 
 
-def _kind(q: Quantised) -> Granularity:
+def _kind(q: Fp8Tensor) -> Granularity:
     """What shares a scale. A row of one block counts as a row."""
     rows = len(q.elements)
     if q.scale.dim() == 0:
@@ -141,7 +141,7 @@ def _has_hardware(device: torch.device, *kinds: Granularity) -> bool:
     return all(kind in _BLOCKS for kind in kinds) and torch.cuda.get_device_capability(device) == (9, 0)
 
 
-def _laid_out(q: Quantised, kind: Granularity, *, right: bool = False) -> Tensor:
+def _laid_out(q: Fp8Tensor, kind: Granularity, *, right: bool = False) -> Tensor:
     """The scales as cuBLAS reads them, float32: those of blocks with consecutive rows beside each other."""
     scale = q.scale.float()
     if kind == "row":

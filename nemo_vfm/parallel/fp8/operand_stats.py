@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Quantised
+from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Fp8Tensor
 
 #: Larger elements saturate; smaller ones round to the format's maximum.
 _LIMIT = {E4M3: 464.0, E5M2: 61440.0}
@@ -24,7 +24,7 @@ class OperandSummary:
     flushed: float  #: values other than 0 that became 0
     values: float  #: those other than 0
 
-    def merged(self, other: "OperandSummary") -> "OperandSummary":
+    def merge(self, other: "OperandSummary") -> "OperandSummary":
         """With what another rank saw of it."""
         larger = max(self, other, key=lambda one: one.outlier)
         return OperandSummary(
@@ -45,7 +45,7 @@ class OperandStats:
         self.counts: dict[str, Tensor] = {}  # saturated, flushed, other than 0
 
     @torch.no_grad()
-    def note(self, role: str, x: Tensor, quantised: Quantised) -> None:
+    def note(self, role: str, x: Tensor, quantised: Fp8Tensor) -> None:
         """Add a matrix of one channel a column, and what became of it."""
         sizes = x.detach().abs().float()
         flushed = ((sizes > 0) & (quantised.elements.float() == 0)).sum()

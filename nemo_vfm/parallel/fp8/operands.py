@@ -16,7 +16,7 @@ from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.optional import available
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats
-from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Granularity, Quantised, quantise, quantise_by
+from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Fp8Tensor, Granularity, quantise, quantise_by
 
 #: (rows, columns) of an operand as it enters a product that sums over its columns.
 _DIMS = {"input": ("tokens", "inputs"), "weight": ("outputs", "inputs"), "gradient": ("tokens", "outputs")}
@@ -82,7 +82,7 @@ class Operands:
 
     def quantise_both_ways(
         self, x: Tensor, role: str, *, rowwise: bool = True, columnwise: bool = False
-    ) -> tuple[Quantised | None, Quantised | None]:
+    ) -> tuple[Fp8Tensor | None, Fp8Tensor | None]:
         """A matrix for the product that sums over its last dimension, and its transpose for that over the first.
 
         Args:
@@ -114,7 +114,7 @@ class Operands:
 
     def _quantise_fused(
         self, x: Tensor, role: str, rowwise: bool, columnwise: bool
-    ) -> tuple[Quantised | None, Quantised | None]:
+    ) -> tuple[Fp8Tensor | None, Fp8Tensor | None]:
         """By Triton's kernels, where `fuses` says so."""
         from nemo_vfm.parallel.fp8.triton_casts import amax_of_rows, amax_of_tensor, cast
 
@@ -138,7 +138,7 @@ class Operands:
 
     def _quantise_eager(
         self, x: Tensor, role: str, rowwise: bool, columnwise: bool
-    ) -> tuple[Quantised | None, Quantised | None]:
+    ) -> tuple[Fp8Tensor | None, Fp8Tensor | None]:
         """By plain PyTorch operators, on any device."""
         same = self._granularity(role) in ("tensor", "128x128")  # the transpose has the same scales
         first = None
@@ -151,12 +151,12 @@ class Operands:
                 first = quantise_by(x, self.history.factor_for(role, x.device), self.dtype(role))
         second = None
         if columnwise and first is not None and same:
-            second = Quantised(first.elements.T, first.scale.T if first.scale.dim() else first.scale)
+            second = Fp8Tensor(first.elements.T, first.scale.T if first.scale.dim() else first.scale)
         elif columnwise:
             second = self._quantise(x.T, role, columnwise=True)
         return first if rowwise else None, second
 
-    def _quantise(self, x: Tensor, role: str, *, columnwise: bool) -> Quantised:
+    def _quantise(self, x: Tensor, role: str, *, columnwise: bool) -> Fp8Tensor:
         granularity = self._granularity(role)
         global_amax = partial(self.split.global_amax, role=role, granularity=granularity, columnwise=columnwise)
         return quantise(x, granularity, self.dtype(role), pow2=self.spec.scales_are_pow2, whole=global_amax)

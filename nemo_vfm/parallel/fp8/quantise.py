@@ -22,7 +22,7 @@ _BLOCKS: dict[Granularity, tuple[int, int]] = {"1x128": (1, 128), "128x128": (12
 _BIAS = 127  # of float32's and E8M0's exponents
 
 
-class Quantised(NamedTuple):
+class Fp8Tensor(NamedTuple):
     """A tensor in FP8."""
 
     elements: Tensor  #: (..., K), float8
@@ -32,7 +32,7 @@ class Quantised(NamedTuple):
 def quantise(
     x: Tensor, granularity: Granularity, dtype: torch.dtype = E4M3, *, pow2: bool = False,
     whole: Callable[[Tensor], Tensor] | None = None,
-) -> Quantised:  # fmt: skip
+) -> Fp8Tensor:  # fmt: skip
     """Quantise a tensor by its own amax.
 
     Args:
@@ -64,15 +64,15 @@ def quantise(
         # 2^(127 - exponent); 1 for an exponent of 0, whose block is all but zero; NaN for 255
         power = torch.where(exponent == 0, 1.0, torch.exp2(_BIAS - exponent.float()))
         elements = _cast(blocks * torch.where(exponent == 255, torch.nan, power), dtype)
-        return Quantised(elements.reshape(x.shape), _one_each(exponent, x, granularity).view(torch.float8_e8m0fnu))
+        return Fp8Tensor(elements.reshape(x.shape), _one_each(exponent, x, granularity).view(torch.float8_e8m0fnu))
     factor = factor_of(amax, dtype, pow2=pow2)
     elements = _cast(blocks * factor, dtype).reshape(x.shape)
-    return Quantised(elements, _one_each(factor.reciprocal(), x, granularity))
+    return Fp8Tensor(elements, _one_each(factor.reciprocal(), x, granularity))
 
 
-def quantise_by(x: Tensor, factor: Tensor, dtype: torch.dtype = E4M3) -> Quantised:
+def quantise_by(x: Tensor, factor: Tensor, dtype: torch.dtype = E4M3) -> Fp8Tensor:
     """Quantise by a factor, (), that was fixed before, as delayed scaling does; larger numbers saturate."""
-    return Quantised(_cast(x.detach().float() * factor, dtype), factor.reciprocal())
+    return Fp8Tensor(_cast(x.detach().float() * factor, dtype), factor.reciprocal())
 
 
 def factor_of(amax: Tensor, dtype: torch.dtype, *, pow2: bool = False) -> Tensor:
@@ -86,7 +86,7 @@ def factor_of(amax: Tensor, dtype: torch.dtype, *, pow2: bool = False) -> Tensor
     return (factor.view(torch.int32) & 0x7F800000).view(torch.float32) if pow2 else factor
 
 
-def dequantise(quantised: Quantised) -> Tensor:
+def dequantise(quantised: Fp8Tensor) -> Tensor:
     """The numbers that elements and scales stand for, in float32 and in the shape of the elements."""
     elements, scale = quantised.elements.float(), quantised.scale.float()
     if scale.dim() == 0 or (scale.shape[-1] == 1 and scale.shape[:-1] == elements.shape[:-1]):

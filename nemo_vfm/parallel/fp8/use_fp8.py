@@ -28,7 +28,7 @@ def require_hardware(spec: Fp8) -> None:
     """Refuse what this process's GPU cannot compute; a CPU emulates all of it."""
     if device().type != "cuda":
         return
-    if why := spec.unsupported(torch.cuda.get_device_capability(device())):
+    if why := spec.objection_to(torch.cuda.get_device_capability(device())):
         raise UserError(f"{why}.")
     if spec.recipe == "block" and (version := torch.version.cuda) and tuple(map(int, version.split(".")[:2])) < (12, 9):
         raise UserError(

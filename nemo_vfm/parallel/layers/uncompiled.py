@@ -16,9 +16,9 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
     """`torch.compiler.disable`, whose compiler takes 2 s to import, for processes that compile nothing too."""
 
     @wraps(function)
-    def called(*arguments: P.args, **named: P.kwargs) -> R:
+    def call(*arguments: P.args, **named: P.kwargs) -> R:
         chosen: Callable[P, R] = _disable_compiler(function) if "torch._dynamo" in sys.modules else function
         return chosen(*arguments, **named)
 
-    called._torchdynamo_disable = True  # type: ignore[attr-defined]  # the compiler's own mark: it breaks the graph here
-    return called
+    call._torchdynamo_disable = True  # type: ignore[attr-defined]  # the compiler's own mark: it breaks the graph here
+    return call

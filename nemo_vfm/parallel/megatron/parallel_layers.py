@@ -37,7 +37,7 @@ from nemo_vfm.parallel.plan.sharding_spec import match_modules
 SPLIT_DIMS = "split_dims"
 
 
-class _Cast:
+class _AutocastForward:
     """Computes in the dtype that autocast asks for; inside Megatron-Core's own function autocast would not reach."""
 
     def _forward_impl(self, input: Tensor, weight: Tensor, *rest: Any, **named: Any) -> Tensor:
@@ -59,7 +59,7 @@ class _NoExtraState:
     set_extra_state = nn.Module.set_extra_state
 
 
-class ColumnLinear(_NoExtraState, _Cast, ColumnParallelLinear):  # type: ignore[misc]
+class ColumnLinear(_NoExtraState, _AutocastForward, ColumnParallelLinear):  # type: ignore[misc]
     """A linear of which this rank has some output features."""
 
     def __init__(self, linear: nn.Linear, config: TransformerConfig, group: ProcessGroup) -> None:
@@ -75,7 +75,7 @@ class ColumnLinear(_NoExtraState, _Cast, ColumnParallelLinear):  # type: ignore[
         return _tokens_first(super().forward, x, self.sequence_parallel)
 
 
-class RowLinear(_NoExtraState, _Cast, RowParallelLinear):  # type: ignore[misc]
+class RowLinear(_NoExtraState, _AutocastForward, RowParallelLinear):  # type: ignore[misc]
     """A linear of which this rank has some input features; see `ColumnLinear`."""
 
     def __init__(self, linear: nn.Linear, config: TransformerConfig, group: ProcessGroup) -> None:

@@ -36,7 +36,7 @@ class TensorSplit:
         split = distribute_tensor(parameter, self.devices, [Shard(dim)], src_data_rank=None)
         return nn.Parameter(split, requires_grad=parameter.requires_grad)
 
-    def whole(self, h_BSR: Tensor) -> Tensor:
+    def redistribute(self, h_BSR: Tensor) -> Tensor:
         """Gather or reduce the low-rank activation into the input of the second matrix."""
         from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
@@ -50,7 +50,7 @@ class TensorSplit:
         return split.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
 
     @torch.no_grad()
-    def summed(self, part: Tensor) -> Tensor:
+    def reduce(self, part: Tensor) -> Tensor:
         """Sum over the ranks for a row linear, whose inputs are split; a column linear needs no sum."""
         if self.kind == "column":
             return part

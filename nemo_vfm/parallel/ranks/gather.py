@@ -44,8 +44,8 @@ class Gather:
         if self._group is None:
             return [memoryview(data)]
         try:
-            lengths = [int.from_bytes(row, "little") for row in self._gathered(len(data).to_bytes(8, "little"), 8)]
-            rows = self._gathered(data, max(lengths))
+            lengths = [int.from_bytes(row, "little") for row in self._all_gather(len(data).to_bytes(8, "little"), 8)]
+            rows = self._all_gather(data, max(lengths))
             return [row[:length] for row, length in zip(rows, lengths, strict=True)]
         except RuntimeError as error:
             raise LostRank(
@@ -53,7 +53,7 @@ class Gather:
                 f"{beginning(error)}. Another rank stopped or hangs; see the end of its log"
             ) from error
 
-    def _gathered(self, data: bytes, longest: int) -> list[memoryview]:
+    def _all_gather(self, data: bytes, longest: int) -> list[memoryview]:
         """Every rank's bytes, filled up with zeros to the same length."""
         if not longest:
             return [memoryview(b"")] * self.num_ranks()

@@ -162,7 +162,7 @@ def _meet(recipe_sha256: str, timeout_s: float) -> Store:
     try:
         names = [f"here/{rank}" for rank in range(ranks.count())]
         store.set(names[ranks.rank()], recipe_sha256)
-        if absent := _absent(store, names, timeout_s):
+        if absent := _absent_ranks(store, names, timeout_s):
             raise UserError(f"rank {', '.join(absent)} of {ranks.count()} did not join within {timeout_s:.0f} s; see "
                             f"its output, and check that it can reach {address()}")  # fmt: skip
         found = [store.get(name).decode() for name in names]
@@ -170,7 +170,7 @@ def _meet(recipe_sha256: str, timeout_s: float) -> Store:
             # The store goes with rank 0: the others must have read what they are refused for.
             store.set(f"read/{ranks.rank()}", "")
             if ranks.is_first():
-                _absent(store, [f"read/{rank}" for rank in range(ranks.count())], _READ_S)
+                _absent_ranks(store, [f"read/{rank}" for rank in range(ranks.count())], _READ_S)
             raise UserError(
                 f"rank {', '.join(other)} of {ranks.count()} was given a different recipe than rank 0 "
                 f"({found[int(other[0])][:12]} instead of {found[0][:12]}): every machine needs the same file, changes "
@@ -182,7 +182,7 @@ def _meet(recipe_sha256: str, timeout_s: float) -> Store:
     return store
 
 
-def _absent(store: Store, names: list[str], timeout_s: float) -> list[str]:
+def _absent_ranks(store: Store, names: list[str], timeout_s: float) -> list[str]:
     """The ranks, by number, whose key of `names` is still not there after some time."""
     until = time.monotonic() + timeout_s
     while not store.check(names):
@@ -195,9 +195,9 @@ def _absent(store: Store, names: list[str], timeout_s: float) -> list[str]:
 _OF_A_COLLECTIVE = re.compile(r"gloo|NCCL|Connection closed by peer|Connection reset by peer", re.IGNORECASE)
 
 
-def greatest(*numbers: float) -> tuple[float, ...]:
+def all_reduce_max(*numbers: float) -> tuple[float, ...]:
     """The greatest of each number over all ranks: one all-reduce of a few bytes. LostRank if a rank does not answer."""
-    if not _several():
+    if not _is_distributed():
         return numbers
     found = torch.tensor(numbers, dtype=torch.float64)
     try:
@@ -219,7 +219,7 @@ def everyone_says(text: str) -> list[str]:
 
 def everyone_sends(data: bytes) -> "Sequence[bytes | memoryview]":
     """Every rank's bytes, by rank. LostRank if another rank died or does not answer."""
-    if not _several():
+    if not _is_distributed():
         return [data]
     world = dist.group.WORLD
     assert world is not None
@@ -243,10 +243,10 @@ def lost_rank_error(error: BaseException) -> LostRank:
 
 def lost_behind(error: BaseException) -> LostRank | None:
     """What an exception is where it comes from a collective whose peers are gone; None where it is something else."""
-    if not _several() or isinstance(error, LostRank) or not isinstance(error, RuntimeError):
+    if not _is_distributed() or isinstance(error, LostRank) or not isinstance(error, RuntimeError):
         return None
     return lost_rank_error(error) if isinstance(error, dist.DistError) or _OF_A_COLLECTIVE.search(str(error)) else None
 
 
-def _several() -> bool:
+def _is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.log import info, warn
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, fill, put, shapes_of
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill, gather_shapes, put, shapes_of
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.ranks.gather import Gather
@@ -49,13 +49,13 @@ class TableUpdater:
             return
         plan, world = self._mesh.plan, self._mesh.world
 
-        def gathered(own: PackedGradients) -> list[PackedGradients]:
+        def gather(own: PackedGradients) -> list[PackedGradients]:
             integers, floats = (_all_gather(one, world) for one in (own.integers_I, own.floats_F))
             by_rank = sorted(range(plan.world), key=plan.data_rank)
             return [PackedGradients(integers[rank], floats[rank]) for rank in by_rank]
 
         for tables in self._tables.values():
-            tables.exchange(gathered)
+            tables.exchange(gather)
 
     def squared_norm(self) -> float:
         """See `Updater`; all ranks have the same gradients by now, so each counts its share."""
@@ -141,7 +141,7 @@ def take_table_state(model: nn.Module, saved: Mapping[str, Tensor], ranks: Gathe
     there = shapes_of(saved)
     for module, tables in tables_of(model).items():
         own = {f"{module}.{name}": tensor for name, tensor in tables.optimizer_state().items()}
-        shapes = everywhere(own, ranks)
+        shapes = gather_shapes(own, ranks)
         fits = own.keys() == {name for name in there if name.startswith(f"{module}.")} and all(
             len(there[name]) == len(shapes[name])
             and there[name][1:] == shapes[name][1:]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.parallel.apply.local_shard import whole
+from nemo_vfm.parallel.apply.local_shard import full_tensor
 from nemo_vfm.parallel.plan.layout_cases import Degrees
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.verify.tiny_training import SAMPLES, TinyTraining
@@ -63,18 +63,18 @@ def steps(rank: int, rehearsal: TinyTraining, degrees: Degrees, count: int) -> l
         UserError, ValueError: the model does not allow the plan.
     """
     plan, found = ParallelPlan(**degrees), []
-    runner = rehearsal.started(plan)
+    runner = rehearsal.start(plan)
     for index in range(count):
         step, modules = RecordedStep(), [(name, module) for name, module in runner.model.named_modules() if name]
         handles = [module.register_forward_hook(partial(_note, name, step)) for name, module in modules]
         try:
-            step.loss = runner.step([rehearsal.own(plan, rank, index)]).loss
+            step.loss = runner.step([rehearsal.rank_batch(plan, rank, index)]).loss
         finally:
             for handle in handles:
                 handle.remove()
-        step.gradients = {name: _keep(whole(one)) for name, one in runner.weights.gradients().items()}
+        step.gradients = {name: _keep(full_tensor(one)) for name, one in runner.weights.gradients().items()}
         parts = runner.model.state_dict()
-        step.weights = {name: _keep(whole(parts[name])) for name, _ in runner.model.named_parameters()}
+        step.weights = {name: _keep(full_tensor(parts[name])) for name, _ in runner.model.named_parameters()}
         found.append(step)
     return found
 
@@ -82,7 +82,7 @@ def steps(rank: int, rehearsal: TinyTraining, degrees: Degrees, count: int) -> l
 def _note(name: str, step: RecordedStep, module: nn.Module, inputs: object, output: object) -> None:
     # A pipeline first looks at shapes, without gradients; that is no part of the step.
     if isinstance(output, Tensor) and torch.is_grad_enabled() and output.is_floating_point():
-        step.outputs.setdefault(name, []).append(_keep(whole(output)))
+        step.outputs.setdefault(name, []).append(_keep(full_tensor(output)))
         step.order.append(name)
 
 

@@ -82,7 +82,7 @@ def _differences(
         except LookupError:
             unknown.append(name)
             continue
-        yield _apart(index, "forward", name, alone.outputs[name][call], sides)
+        yield _difference(index, "forward", name, alone.outputs[name][call], sides)
     losses = [[one[index].loss for one in side.seen] for side in (a, b)]
     middle, scale = losses[0][0], abs(alone.loss) or 1.0
     rank = max(range(len(losses[1])), key=lambda n: abs(losses[1][n] - middle))
@@ -108,7 +108,7 @@ def _pieces(side: Side, index: int, name: str, alone: RecordedStep, call: int, h
     return found
 
 
-def _apart(
+def _difference(
     index: int, phase: Phase, name: str, alone: Tensor, sides: Sequence[list[_Piece]], least: float = 0.0
 ) -> SideDifference:
     """The largest difference between what each side's ranks have and what the other side has there."""
@@ -146,7 +146,7 @@ def _of_parameters(index: int, phase: Phase, alone: RecordedStep, a: Side, b: Si
              if name in (found := _by_name(seen[index], phase))]
             for side in (a, b)
         ]  # fmt: skip
-        yield _apart(index, phase, name, own[name], sides, _NOTHING * all_ / math.sqrt(own[name].numel()))
+        yield _difference(index, phase, name, own[name], sides, _NOTHING * all_ / math.sqrt(own[name].numel()))
 
 
 def _by_name(step: RecordedStep, phase: Phase) -> dict[str, Tensor]:

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.parallel.apply.local_shard import whole
+from nemo_vfm.parallel.apply.local_shard import full_tensor
 from nemo_vfm.parallel.engine import weight_updater
 from nemo_vfm.parallel.engine.step_runner import StepRunner
 from nemo_vfm.parallel.plan.layout_cases import LayoutCase
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import Divisible
-from nemo_vfm.parallel.ranks.process_group import greatest
+from nemo_vfm.parallel.ranks.process_group import all_reduce_max
 from nemo_vfm.parallel.verify.rank_pool import Pool, RankFailed
 from nemo_vfm.parallel.verify.tiny_training import TinyTraining
 
@@ -72,7 +72,7 @@ class _RunFigures:
     gradients: dict[str, Tensor]
 
 
-def quiet(_: int) -> None:
+def silence_warnings(_: int) -> None:
     """What libraries warn of on each rank is not about layouts."""
     import logging
     import warnings
@@ -91,8 +91,8 @@ def one_device(pool: Pool, rehearsal: TinyTraining, ranks: int) -> tuple[list[fl
 
 
 def _loss_and_norm(rank: int, rehearsal: TinyTraining) -> tuple[list[float], float]:
-    with rehearsal.exact():
-        alone = _alone(rehearsal, LayoutCase({}))
+    with rehearsal.in_float64():
+        alone = _one_device(rehearsal, LayoutCase({}))
     return alone.losses, alone.norm
 
 
@@ -120,7 +120,7 @@ def control(pool: Pool, rehearsal: TinyTraining, ranks: int, *, is_cut: bool) ->
     left_out = "without the sum of gradients over tensor ranks" if is_cut else "every rank with rank 0's samples"
     blank = ParityRow(layout, ranks, "seen", left_out=left_out)
     try:
-        found = pool.call(ranks, without_a_sum if is_cut else alike, rehearsal, layout)
+        found = pool.call(ranks, without_a_sum if is_cut else compare_same_batch, rehearsal, layout)
     except RankFailed as error:
         return replace(blank, verdict="failed", reason=error.first_cause())
     if refused := next((one for one in found if isinstance(one, str)), None):
@@ -143,13 +143,13 @@ def differences(
     rank: int, rehearsal: TinyTraining, layout: LayoutCase, steps: int = _STEPS
 ) -> tuple[float, dict[str, float]] | str:  # fmt: skip
     """On one rank: how far its losses are from one device's, and each gradient; or why the layout is refused."""
-    with rehearsal.exact():
+    with rehearsal.in_float64():
         try:
-            batches = _own(rehearsal, layout, rank, steps)
-            found = _run_steps(rehearsal.started(layout.plan()), batches)
+            batches = _rank_batches(rehearsal, layout, rank, steps)
+            found = _run_steps(rehearsal.start(layout.plan()), batches)
         except (UserError, ValueError) as error:
             return str(error)
-        return _compare(found, _alone(rehearsal, layout, steps))
+        return _compare(found, _one_device(rehearsal, layout, steps))
 
 
 def without_a_sum(rank: int, rehearsal: TinyTraining, layout: LayoutCase) -> tuple[float, dict[str, float]] | str:
@@ -161,28 +161,28 @@ def without_a_sum(rank: int, rehearsal: TinyTraining, layout: LayoutCase) -> tup
         weight_updater.all_reduce = kept
 
 
-def alike(rank: int, rehearsal: TinyTraining, layout: LayoutCase) -> tuple[float, dict[str, float]] | str:
+def compare_same_batch(rank: int, rehearsal: TinyTraining, layout: LayoutCase) -> tuple[float, dict[str, float]] | str:
     """`differences` where every rank is given rank 0's samples."""
-    with rehearsal.exact():
-        found = _run_steps(rehearsal.started(layout.plan()), _own(rehearsal, layout, 0))
-        return _compare(found, _alone(rehearsal, layout))
+    with rehearsal.in_float64():
+        found = _run_steps(rehearsal.start(layout.plan()), _rank_batches(rehearsal, layout, 0))
+        return _compare(found, _one_device(rehearsal, layout))
 
 
 def _run_steps(runner: StepRunner, batches: Sequence[Sequence[Batch]]) -> _RunFigures:
     """Take a step on each; one or more batches make a step."""
     first = runner.step(batches[0])
-    kept = {name: whole(one).clone() for name, one in runner.weights.gradients().items()}
+    kept = {name: full_tensor(one).clone() for name, one in runner.weights.gradients().items()}
     return _RunFigures([first.loss, *(runner.step(one).loss for one in batches[1:])], first.grad_norm, kept)
 
 
-def _own(rehearsal: TinyTraining, layout: LayoutCase, rank: int, steps: int = _STEPS) -> list[list[Batch]]:
+def _rank_batches(rehearsal: TinyTraining, layout: LayoutCase, rank: int, steps: int = _STEPS) -> list[list[Batch]]:
     plan = layout.plan()
     if layout.packed and not rehearsal.takes_packed:
         raise UserError(NOT_PACKED)
-    return [[rehearsal.own(plan, rank, index, packed=layout.packed)] for index in range(steps)]
+    return [[rehearsal.rank_batch(plan, rank, index, packed=layout.packed)] for index in range(steps)]
 
 
-def _alone(rehearsal: TinyTraining, layout: LayoutCase, steps: int = _STEPS) -> _RunFigures:
+def _one_device(rehearsal: TinyTraining, layout: LayoutCase, steps: int = _STEPS) -> _RunFigures:
     """One device's numbers, of packed samples one by one. Kept, since a process compares many layouts with the same.
 
     In FP8 the samples of a pass share a scale: one device then passes as many together as a rank of the layout does.
@@ -191,12 +191,12 @@ def _alone(rehearsal: TinyTraining, layout: LayoutCase, steps: int = _STEPS) -> 
     is_fp8, plan = rehearsal.precision.fp8 is not None, layout.plan()
     parts = plan.data * plan.microbatches if is_fp8 else 1
     key = rehearsal.name, layout.packed, steps, parts
-    if greatest(float(key not in _ALONE))[0]:
+    if all_reduce_max(float(key not in _ALONE))[0]:
         one_by_one = layout.packed and not is_fp8
         batches = [
             rehearsal.one_by_one(n) if one_by_one else [rehearsal.batch(n, packed=layout.packed)] for n in range(steps)
         ]
-        _ALONE[key] = _run_steps(rehearsal.by_torch().started(ParallelPlan(microbatches=parts)), batches)
+        _ALONE[key] = _run_steps(rehearsal.by_torch().start(ParallelPlan(microbatches=parts)), batches)
     return _ALONE[key]
 
 

@@ -16,18 +16,17 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
 from nemo_vfm.core.errors import LostRank, NemoVfmError
-from nemo_vfm.core.process import follow_parent
+from nemo_vfm.core.process import end_children, follow_parent, how_it_ended, start_child
 
 _WAITS = timedelta(seconds=100)  # of one rank for another, in a collective: first steps are slow on a busy machine
 _AFTER_A_FAILURE_S = 5.0  # for the others, who may wait for the one that failed for ever
 _POLL_S = 0.02
-_HUNG, _DIED = "did not answer in time", "died with exit code"
+_HUNG, _DIED = "did not answer in time", "its process"
 _WAITED = re.compile(f"{_HUNG}|{LostRank.__name__}|gloo|Connection (?:closed|reset) by peer")
 
 
@@ -89,27 +88,19 @@ class Pool:
 
     def stop(self) -> None:
         """End all processes."""
-        for process, pipe in self._members:
-            pipe.close()
-            process.kill()
-        for process, _ in self._members:
-            process.join(10)
+        end_children(self._members)
         self._members.clear()
 
     def _start(self, count: int) -> list[tuple[Any, Connection]]:
         if any(not process.is_alive() for process, _ in self._members):
             self.stop()
         while len(self._members) < count:
-            ours, theirs = Pipe()
-            self._members.append((self._begin_process(theirs), ours))
-            theirs.close()
+            self._members.append(self._begin())
         return self._members
 
-    def _begin_process(self, pipe: Connection) -> Any:
-        """A process, or what has its `exitcode`, `is_alive`, `kill` and `join`."""
-        process = get_context("spawn").Process(target=_serve, args=(pipe, self._first), daemon=True)
-        process.start()
-        return process
+    def _begin(self) -> tuple[Any, Connection]:
+        """A process, or what has its `exitcode`, `is_alive`, `kill` and `join`, and a pipe to it."""
+        return start_child(_serve, self._first)
 
 
 def _answers(members: Sequence[tuple[Any, Connection]], deadline: float) -> list[tuple[bool, Any]]:
@@ -122,7 +113,7 @@ def _answers(members: Sequence[tuple[Any, Connection]], deadline: float) -> list
                     found[rank] = pipe.recv()
                 except (EOFError, ConnectionResetError):
                     process.join(5)
-                    found[rank] = (False, f"{_DIED} {process.exitcode}")
+                    found[rank] = (False, f"{_DIED} {how_it_ended(process.exitcode)}")
                 if not found[rank][0]:
                     deadline = min(deadline, time.monotonic() + _AFTER_A_FAILURE_S)
     return [found.get(rank, (False, _HUNG)) for rank in range(len(members))]

@@ -53,7 +53,7 @@ class TinyTraining:
     features: FeatureSizes | None = None  #: of a model with embedding tables, what it takes
     name: str = field(default_factory=lambda: uuid4().hex)  #: tells it from others
 
-    def started(self, plan: ParallelPlan) -> StepRunner:
+    def start(self, plan: ParallelPlan) -> StepRunner:
         """The training on this rank, its model awake, gradients never clipped. UserError if the plan is not allowed."""
         parts = EngineInputs(self.model, self.task, self.optimizer, self.precision, self.seed, plan)
         runner = self.engine.start(parts)
@@ -67,7 +67,7 @@ class TinyTraining:
         return runner
 
     @contextmanager
-    def exact(self) -> Iterator[None]:
+    def in_float64(self) -> Iterator[None]:
         """Where FP8 is tried, weights and samples made in this block are float64.
 
         In float32 a layout's other order of a sum changes the last bit, and with it now and then an element of FP8,
@@ -123,14 +123,14 @@ class TinyTraining:
         for place in range(SAMPLES):
             row = self.batch(index, place, place + 1, packed=True)
             if isinstance(row, PackedBatch):
-                found += row.alone()
+                found += row.unpack()
                 continue
             assert isinstance(row, TokenBatch)
             tokens, labels = (torch.split(x, list(row.documents[0]), dim=1) for x in (row.tokens_BS, row.labels_BS))
             found += [replace(row, tokens_BS=t, labels_BS=n, documents=()) for t, n in zip(tokens, labels, strict=True)]
         return found
 
-    def own(self, plan: ParallelPlan, rank: int, index: int, *, packed: bool = False) -> Batch:
+    def rank_batch(self, plan: ParallelPlan, rank: int, index: int, *, packed: bool = False) -> Batch:
         """This rank's samples of a global batch."""
         each, data_rank = SAMPLES // plan.data, plan.data_rank(rank)
         return self.batch(index, data_rank * each, (data_rank + 1) * each, packed=packed)

@@ -31,7 +31,7 @@ def sample_columns(chunk: LogChunk, groups: Mapping[str, DedupedGroup], schema: 
     for name, group in groups.items():
         begins_B = torch.diff(group.inverse_B, prepend=group.inverse_B.new_full((1,), -1)) > 0
         columns[RUN + name] = pa.array(begins_B.numpy())
-    for name in schema.plain:
+    for name in schema.ungrouped_features:
         columns |= _lists(name, chunk.features[name])
     return columns
 

@@ -51,7 +51,7 @@ class StoredRows:
         """All groups, with full rows of windows, too."""
         return {
             group: DedupedGroup(
-                {name: rows.jagged() if isinstance(rows, WindowedRows) else rows for name, rows in its.items()},
+                {name: rows.to_jagged() if isinstance(rows, WindowedRows) else rows for name, rows in its.items()},
                 self.inverses[group],
             )
             for group, its in self.unique.items()
@@ -73,7 +73,7 @@ def read_row_group(folder: Path, manifest: TableManifest, part: Part, number: in
     schema = manifest.schema
     groups = {group: [n for n in schema.groups[group] if n in names] for group in schema.groups}
     groups = {group: its for group, its in groups.items() if its}
-    plain = [name for name in schema.plain if name in names]
+    plain = [name for name in schema.ungrouped_features if name in names]
     wanted = [*NUMBERS, *(DENSE + n for n in schema.dense), *(LABEL + n for n in schema.labels)]
     wanted += [
         *(RUN + group for group in groups),

@@ -108,7 +108,7 @@ class FeatureTable:
         names, pieces = self._names(features), []
         for stored, first, last in self._pieces(begin, end, names):
             chunk = stored.samples.rows(first, last)
-            expanded = {n: r for group in stored.groups.values() for n, r in group.rows(first, last).expanded().items()}
+            expanded = {n: r for group in stored.groups.values() for n, r in group.rows(first, last).expand().items()}
             every = {**chunk.features, **expanded}
             pieces.append(replace(chunk, features={name: every[name] for name in names}))
         return LogChunk.cat(pieces)
@@ -145,9 +145,9 @@ class FeatureTable:
 
         Args and raises: see `read`.
         """
-        return self.stored(row_group, self._names(features)).windows
+        return self.load_row_group(row_group, self._names(features)).windows
 
-    def stored(self, row_group: int, features: Sequence[str] | None = None) -> StoredRows:
+    def load_row_group(self, row_group: int, features: Sequence[str] | None = None) -> StoredRows:
         """A row group as it is stored, decoded.
 
         Args and raises: see `read`.
@@ -179,7 +179,7 @@ class FeatureTable:
         row_group = bisect.bisect_right(self.row_groups, begin) - 1
         while (first := self.row_groups[row_group]) < end:
             last = self.row_groups[row_group + 1]
-            yield self.stored(row_group, names), max(begin - first, 0), min(end, last) - first
+            yield self.load_row_group(row_group, names), max(begin - first, 0), min(end, last) - first
             row_group += 1
             if row_group == len(self.row_groups) - 1:
                 return

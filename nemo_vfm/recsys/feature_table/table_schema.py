@@ -37,21 +37,21 @@ class TableSchema:
         for group, names in self.groups.items():
             if not names:
                 raise ValueError(f"group {group} has no features; name some or leave it out")
-        if unknown := [name for name in self.grouped if name not in self.features]:
+        if unknown := [name for name in self.grouped_features if name not in self.features]:
             raise ValueError(f"a group names {unknown[0]}, which is not among the features {', '.join(self.features)}")
-        if lone := [name for name in self.windows if name not in self.grouped]:
+        if lone := [name for name in self.windows if name not in self.grouped_features]:
             raise ValueError(f"the window {lone[0]} is in no group; put it into one, alone if necessary")
-        _require_names("features of groups", self.grouped)
+        _require_names("features of groups", self.grouped_features)
 
     @property
-    def grouped(self) -> tuple[str, ...]:
+    def grouped_features(self) -> tuple[str, ...]:
         """The features of all groups."""
         return tuple(name for names in self.groups.values() for name in names)
 
     @property
-    def plain(self) -> tuple[str, ...]:
+    def ungrouped_features(self) -> tuple[str, ...]:
         """The features of no group, which have a row a sample."""
-        grouped = set(self.grouped)
+        grouped = set(self.grouped_features)
         return tuple(name for name in self.features if name not in grouped)
 
 

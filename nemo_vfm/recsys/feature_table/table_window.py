@@ -53,9 +53,9 @@ class WindowReader:
     out_of_range: OutOfRange
     item_times: Sequence[str] = ()  #: features with the times of items, none of which may be after its sample's
 
-    def stored(self, row_groups: Sequence[int]) -> StoredRows:
+    def load_row_groups(self, row_groups: Sequence[int]) -> StoredRows:
         """The row groups as they are stored, one after another."""
-        parts = [self.table.stored(number, self.features) for number in row_groups]
+        parts = [self.table.load_row_group(number, self.features) for number in row_groups]
         groups = {name: _joined_groups([part.groups[name] for part in parts]) for name in parts[0].groups}
         inverses = {name: group.inverse_B for name, group in groups.items()}
         unique = {name: group.features for name, group in groups.items()}
@@ -113,7 +113,7 @@ class WindowReader:
         kept = {id(group) for group in taken.values()}
         features = dict(stored.samples.features)
         for group in stored.groups.values():
-            features |= {} if id(group) in kept else group.expanded()
+            features |= {} if id(group) in kept else group.expand()
         compared = {name: its for name, its in self.groups.items() if name not in taken}
         found = deduplicate(features, compared)
         plain = {name: rows for name, rows in features.items() if not any(name in its for its in compared.values())}

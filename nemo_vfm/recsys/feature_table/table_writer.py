@@ -149,7 +149,7 @@ class FeatureTableWriter:
             require_order(chunk, self._last, at=self._rows)
         groups = deduplicate(chunk.features, self._done.schema.groups, clustered=True)
         tables = {SAMPLES: pa.table(sample_columns(chunk, groups, self._done.schema))}
-        stored = {name: len(chunk.features[name].values_N) for name in self._done.schema.plain}
+        stored = {name: len(chunk.features[name].values_N) for name in self._done.schema.ungrouped_features}
         for name, group in groups.items():
             columns, counts = group_columns(group, self._done.schema.windows)
             tables[name], stored = pa.table(columns), stored | counts

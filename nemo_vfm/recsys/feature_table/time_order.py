@@ -92,7 +92,7 @@ class TimeOrder:
             inside_M = inside_M.nonzero().squeeze(1)
             if len(inside_M):
                 row_M = place_M[inside_M] - self._borders_B[number]
-                stored = self._reader.stored([number])
+                stored = self._reader.load_row_groups([number])
                 found = self._reader.window(stored, row_M)
                 batch = found.batch.rows(0, len(row_M))  # without the unique rows of other samples
                 parts.append(replace(batch, session_B=stored.samples.session_B[row_M]))

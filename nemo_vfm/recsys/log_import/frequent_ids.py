@@ -55,10 +55,10 @@ class FrequentIds:
         """Count the ids of all samples, and give them rows."""
         counts = counts_of_features(chunks, self.counted_ids)
         own = {name: self.num_rows_of.get(name, self.num_rows) - 1 for name in counts}
-        return Vocabulary({name: frequent(name, one, self.min_count)[: own[name]] for name, one in counts.items()})
+        return Vocabulary({name: top_ids(name, one, self.min_count)[: own[name]] for name, one in counts.items()})
 
 
-def frequent(name: str, found: "IdCounts", min_count: int) -> _Ids:
+def top_ids(name: str, found: "IdCounts", min_count: int) -> _Ids:
     """The ids that were counted at least so often, the most frequent first; of equally frequent ones, the smaller."""
     ids, counts = found.totals()
     if found.missed:

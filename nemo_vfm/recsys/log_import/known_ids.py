@@ -8,7 +8,7 @@ import numpy as np
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.storage.uri import local
-from nemo_vfm.recsys.log_import.frequent_ids import Vocabulary, counts_of_features, frequent, read_vocabulary
+from nemo_vfm.recsys.log_import.frequent_ids import Vocabulary, counts_of_features, read_vocabulary, top_ids
 from nemo_vfm.sparse.log_chunk import LogChunk
 
 VOCABULARY = "vocabulary.safetensors"
@@ -54,7 +54,7 @@ class KnownIds:
         grown = dict(known.ids)
         for name, found in counts_of_features(chunks, self.counted_ids).items():
             old = known.ids.get(name, np.zeros(0, np.int64))
-            ids = frequent(name, found, self.min_count)
+            ids = top_ids(name, found, self.min_count)
             most, new = self.num_rows_of.get(name, self.num_rows), ids[~np.isin(ids, old)]
             new = new if most is None else new[: max(0, most - 1 - len(old))]
             info(f"{name}: {len(old):,} known ids, followed by {len(new):,} new ones")

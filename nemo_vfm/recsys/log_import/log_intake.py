@@ -15,7 +15,7 @@ from torch import Tensor
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.recsys.log_import.hashed_ids import IdMap
-from nemo_vfm.recsys.sources.log_reading import BadRow, ImportSource, LogPosition, trainable
+from nemo_vfm.recsys.sources.log_reading import BadRow, ImportSource, LogPosition, refuse_untrainable
 from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.row_fingerprint import mix64_
 from nemo_vfm.sparse.tables.counter_hash import name_salt
@@ -89,7 +89,7 @@ class RowSampling:
     #: much more, so that all sums over the log keep their expected value.
     negatives: float = 1.0
 
-    def kept(self, chunk: LogChunk, dropped: Counter[str]) -> LogChunk:
+    def sample_rows(self, chunk: LogChunk, dropped: Counter[str]) -> LogChunk:
         """The samples that stay; how many do not is added to `dropped`."""
         if self.fraction < 1:
             numbers_B = chunk.session_B if self.by == "session" else chunk.ids_B
@@ -122,7 +122,7 @@ def intake(
         on_bad_row: what a row does that is no sample.
         raw_features: whose numbers are no ids and stay as they are.
     """
-    for read in map(trainable, source.read(state.position)):
+    for read in map(refuse_untrainable, source.read(state.position)):
         if read.bad and on_bad_row == "stop":
             raise DataError(f"{read.bad[0]}. Set on_bad_row: drop to leave out and count such rows.")
         if len(read.bad) >= MAX_BAD and not len(read.chunk):
@@ -136,7 +136,7 @@ def intake(
             old.total + len(read.chunk) + len(read.bad), Counter(old.dropped),
             old.failed + Counter(row.reason for row in read.bad), [*old.listed, *read.bad][:MAX_LISTED],
         )  # fmt: skip
-        chunk = read.chunk if sampling is None else sampling.kept(read.chunk, counts.dropped)
+        chunk = read.chunk if sampling is None else sampling.sample_rows(read.chunk, counts.dropped)
         state = IntakeState(read.end, counts, read.share)
         if ids is not None:
             own = {name: rows for name, rows in chunk.features.items() if name not in raw_features}

@@ -101,25 +101,25 @@ class KuaiRandCsv(LogFiles):
             )  # fmt: skip
             yield cells.rows.read_chunk(chunk, block.end, block.share)
 
-    def completed(self, chunk: LogChunk) -> LogChunk:
+    def complete(self, chunk: LogChunk) -> LogChunk:
         """Cut users into sessions, and add histories."""
         users_B, times_B = chunk.session_B, chunk.time_B
         begins_B = run_begins(users_B)  # of sessions; each has the number of its first sample
         begins_B[1:] |= torch.diff(times_B) > round(self.gap_minutes * 60_000)
-        session_B = chunk.ids_B[_latest(begins_B)]
+        session_B = chunk.ids_B[_last_begin(begins_B)]
         if not self.history:
             return replace(chunk, session_B=session_B)
         clicked_B, videos = chunk.labels["is_click"] > 0, chunk.features["video_id"]
         # A click counts from the next time on: samples of one time were shown at once, and none knows the others.
         before_B = clicked_B.cumsum(0) - clicked_B.to(torch.int64)  # clicks of samples before this one, of all users
         user_change_B = run_begins(users_B)
-        clicks_B = before_B[_latest(user_change_B | run_begins(times_B))]
-        lengths_B = (clicks_B - before_B[_latest(user_change_B)]).clamp(max=self.history)
+        clicks_B = before_B[_last_begin(user_change_B | run_begins(times_B))]
+        lengths_B = (clicks_B - before_B[_last_begin(user_change_B)]).clamp(max=self.history)
         clicked_C = videos.select(clicked_B.nonzero().squeeze(1)).values_N
         history = Jagged(clicked_C[slice_positions(clicks_B - lengths_B, lengths_B)], lengths_B)
         return replace(chunk, session_B=session_B, features={**chunk.features, HISTORY: history})
 
 
-def _latest(begins_B: Tensor) -> Tensor:
+def _last_begin(begins_B: Tensor) -> Tensor:
     """The last place up to each at which something begins."""
     return begins_B.nonzero().squeeze(1)[begins_B.cumsum(0) - 1]

@@ -18,7 +18,7 @@ from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.sparse.log_chunk import LogChunk
 
 #: None: samples keep their order. Given: they are clustered by session, in order of time. Cut: they are clustered by
-#: what the source reads as session, such as the user, and `ImportSource.completed` then cuts the sessions.
+#: what the source reads as session, such as the user, and `ImportSource.complete` then cuts the sessions.
 Sessions = Literal["none", "given", "cut"]
 
 
@@ -87,12 +87,12 @@ class ImportSource(Protocol):
         """All rows from `begin` on, in the order of the files; any `ReadChunk.end` is a place to begin."""
         ...
 
-    def completed(self, chunk: LogChunk) -> LogChunk:
+    def complete(self, chunk: LogChunk) -> LogChunk:
         """The samples as the table gets them, once all samples of a session are in the chunk, in order of time."""
         ...
 
 
-def trainable(read: ReadChunk) -> ReadChunk:
+def refuse_untrainable(read: ReadChunk) -> ReadChunk:
     """The same rows; those whose numbers no training could take are bad ones, whatever source they are from."""
     chunk = read.chunk
     wrong = [
@@ -124,13 +124,13 @@ class LogFiles(ABC):
     def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
         """See `ImportSource`."""
 
-    def completed(self, chunk: LogChunk) -> LogChunk:
+    def complete(self, chunk: LogChunk) -> LogChunk:
         """As it is."""
         return chunk
 
     def log_chunks(self) -> Iterator[LogChunk]:
         """See `LogSource`; DataError where a row is bad."""
-        for read in map(trainable, self.read(LogPosition())):
+        for read in map(refuse_untrainable, self.read(LogPosition())):
             if read.bad:
                 raise DataError(f"{read.bad[0]}. Set on_bad_row: drop of ImportLog to leave out and count such rows.")
             yield read.chunk

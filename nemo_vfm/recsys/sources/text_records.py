@@ -109,7 +109,7 @@ class RecordFiles:
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         header = list(self.header or ())
         if not header:
-            with suppress(csv.Error, _Unclosed):
+            with suppress(csv.Error, _UnclosedCell):
                 header = [name.strip() for name in next(reader, [])]
             lines.take()
         for name in self.names:
@@ -126,7 +126,7 @@ class RecordFiles:
         def record() -> _Record:
             try:
                 cells = next(reader)
-            except (csv.Error, _Unclosed) as error:
+            except (csv.Error, _UnclosedCell) as error:
                 return f"it is not CSV: {error}".replace("unexpected end of data", _UNCLOSED)
             if not cells:
                 return None
@@ -137,7 +137,7 @@ class RecordFiles:
         return record
 
 
-class _Unclosed(Exception):
+class _UnclosedCell(Exception):
     """A cell goes on for too many lines."""
 
 
@@ -157,7 +157,7 @@ class _TextLines:
 
     def __next__(self) -> str:
         if len(self._taken) == _MAX_RECORD_LINES:
-            raise _Unclosed(_UNCLOSED)
+            raise _UnclosedCell(_UNCLOSED)
         line = self._waiting.popleft() if self._waiting else self._file.readline(text_blocks.BLOCK_BYTES)
         if len(line) == text_blocks.BLOCK_BYTES:
             number = self.line + len(self._taken) + 1

@@ -37,17 +37,17 @@ class TextRows:
     def keys(self, name: str) -> Tensor:
         """Whole numbers, or hashes of texts: int64, (L,). A row without one is refused."""
         return torch.tensor(
-            self._converted(name, _id, "is neither a whole number nor text", 0, required=True), dtype=torch.int64
+            self._convert(name, _id, "is neither a whole number nor text", 0, required=True), dtype=torch.int64
         )
 
     def times(self, name: str) -> Tensor:
         """Whole numbers, or texts such as 2026-11-27T12:00:00Z as microseconds since 1970: int64, (L,)."""
-        found = self._converted(name, _time, "is neither a whole number nor a date or time", 0, required=True)
+        found = self._convert(name, _time, "is neither a whole number nor a date or time", 0, required=True)
         return torch.tensor(found, dtype=torch.int64)
 
     def numbers(self, name: str, *, required: bool) -> Tensor:
         """Numbers, or true and false: float32, (L,). NaN where there is none, which is refused where it is required."""
-        found = np.array(self._converted(name, _number, "is not a number", math.nan, required=required))
+        found = np.array(self._convert(name, _number, "is not a number", math.nan, required=required))
         if required:
             self.rows.refuse(np.isnan(found), f"{name} is missing")
         with np.errstate(over="ignore"):  # what is beyond float32 is refused later, whatever the source
@@ -68,11 +68,11 @@ class TextRows:
             return None if None in found else tuple(one for one in found if one is not None)
 
         wrong = "has an id that is neither a whole number nor text"
-        found = self._converted(name, convert, wrong, tuple[int, ...](), required=False)
+        found = self._convert(name, convert, wrong, tuple[int, ...](), required=False)
         lengths = torch.tensor([*map(len, found)], dtype=torch.int64)
         return Jagged(torch.tensor([*itertools.chain.from_iterable(found)], dtype=torch.int64), lengths)
 
-    def _converted(
+    def _convert(
         self, name: str, convert: Callable[[Json], T | None], wrong: str, default: T, *, required: bool
     ) -> list[T]:
         """Of each row its value, and the default of rows that have none or are refused."""

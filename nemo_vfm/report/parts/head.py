@@ -3,7 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from nemo_vfm.report.parts.plain_text import as_mapping, clean, number, plain, span
+from nemo_vfm.core.types.job import DONE, MANIFEST, STATUS
+from nemo_vfm.report.parts.plain_text import as_mapping, clean, number, one_line, span
 from nemo_vfm.report.parts.run_values import RunFolder
 
 WORDS = {"failed": "failed", "nothing_kept": "kept nothing", "interrupted": "was interrupted",
@@ -23,21 +24,21 @@ class Head:
 
 def head(run: RunFolder) -> Head:
     """Read it from manifest.json, status.json and the steps' done.json."""
-    manifest = as_mapping(run.read_json(run.root / "manifest.json"))
+    manifest = as_mapping(run.read_json(run.root / MANIFEST))
     seconds = step_seconds(run)
     created = str(manifest.get("created") or "")
     time = re.match(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(.*)", created)
     utc = " UTC" if time and time[3].endswith(("Z", "+00:00")) else ""
     commit, plus, rest = str(manifest.get("commit") or "").partition("+")
     machine = as_mapping(manifest.get("hardware"))
-    hardware = plain(machine["device"] if "device" in machine else manifest.get("hardware") or "")
+    hardware = one_line(machine["device"] if "device" in machine else manifest.get("hardware") or "")
     if "device" in machine and machine.get("memory_gb"):
-        hardware += f", {plain(machine['memory_gb'])} GB"
+        hardware += f", {one_line(machine['memory_gb'])} GB"
     known = {
         "hardware": hardware,
         "started": f"{time[1]} {time[2]}{utc}" if time else created,
         "took": span(sum(seconds.values())) if seconds else "",
-        "seed": plain(manifest["seed"]) if "seed" in manifest else "",
+        "seed": one_line(manifest["seed"]) if "seed" in manifest else "",
         "commit": commit[:10] + plus + rest,
     }
     name = str(manifest.get("recipe") or manifest.get("name") or run.root.name)
@@ -47,7 +48,7 @@ def head(run: RunFolder) -> Head:
 
 def step_seconds(run: RunFolder) -> dict[str, float]:
     """How long each finished step took, by its done.json."""
-    timed = ((step.name, number(done.get("seconds"))) for step, done in run.each("done.json"))
+    timed = ((step.name, number(done.get("seconds"))) for step, done in run.each(DONE))
     known = {name: max(seconds, 0.0) for name, seconds in timed if seconds is not None}
     named = {name: seconds for name, seconds in known.items() if name}
     return named or known  # the whole's own time, where it is kept, is that of its steps once more
@@ -55,9 +56,9 @@ def step_seconds(run: RunFolder) -> dict[str, float]:
 
 def _state(run: RunFolder) -> str:
     """Why the page may be incomplete, as a sentence; empty where the run has ended well."""
-    status = as_mapping(run.read_json(run.root / "status.json"))
+    status = as_mapping(run.read_json(run.root / STATUS))
     state = str(status.get("state") or "")
-    ended = {step.name for step in run.steps_with("done.json")}
+    ended = {step.name for step in run.steps_with(DONE)}
     missing = [name for name in run.planned_steps() if name not in ended]
     if state == "done" or "" in ended:
         return ""

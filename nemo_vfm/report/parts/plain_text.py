@@ -74,12 +74,12 @@ def words(name: str) -> str:
     return re.sub(r"(?<!_per)_(s|px|fps|gb|db|deg)$", r" (\1)", name).replace("_", " ").strip()
 
 
-def plain(value: Any) -> str:
+def one_line(value: Any) -> str:
     """Any JSON value on one line."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{words(str(key))} {plain(item)}" for key, item in list(value.items())[:40])
+        return ", ".join(f"{words(str(key))} {one_line(item)}" for key, item in list(value.items())[:40])
     if isinstance(value, list):
-        return ", ".join(plain(item) for item in value[:40])
+        return ", ".join(one_line(item) for item in value[:40])
     if value is None:
         return "none"
     if isinstance(value, bool):

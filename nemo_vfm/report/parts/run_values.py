@@ -7,8 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-from nemo_vfm.core.storage.files import open_regular, read_bytes, real
-from nemo_vfm.core.types.job import LAUNCH, PARTS
+from nemo_vfm.core.storage.files import open_regular, read_bytes, real_path
+from nemo_vfm.core.types.job import LAUNCH, MANIFEST, PARTS
 from nemo_vfm.report.parts.plain_text import as_mapping, number
 
 MAX_FILE_BYTES = 64 << 20
@@ -42,7 +42,7 @@ class RunFolder:
         Raises:
             NotADirectoryError: there is no such folder.
         """
-        root = real(folder)
+        root = real_path(folder)
         if not root.is_dir():
             raise NotADirectoryError(f"{folder} is not a folder; give the run_dir of a run")
         run = cls(root, [RunStep("", root)])
@@ -55,7 +55,7 @@ class RunFolder:
 
     def planned_steps(self) -> list[str]:
         """The names of the workflow's steps, in order."""
-        steps = as_mapping(self.read_json(self.root / "manifest.json")).get("steps")
+        steps = as_mapping(self.read_json(self.root / MANIFEST)).get("steps")
         return [str(name) for name in steps] if isinstance(steps, list) else []
 
     def steps_with(self, name: str) -> list[RunStep]:
@@ -84,7 +84,7 @@ class RunFolder:
     def read_bytes(self, path: Path, *, span: tuple[int, int] | None = None) -> bytes | None:
         """A file's bytes, or a `span` of it (offset, size); None, with a note, if missing, too large or outside."""
         try:
-            if not real(path).is_relative_to(self.root):
+            if not real_path(path).is_relative_to(self.root):
                 self.note(f"{path.name} is outside the run folder and was not read.")
                 return None
             if span is not None:
@@ -137,7 +137,7 @@ class RunFolder:
         """The rows of a parquet file; none, with a note, where it is damaged or larger than a page can show."""
         import pyarrow.parquet as parquet
 
-        if not real(path).is_relative_to(self.root):
+        if not real_path(path).is_relative_to(self.root):
             self.note(f"{path.name} is outside the run folder and was not read.")
             return []
         try:

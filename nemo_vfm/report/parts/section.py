@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from nemo_vfm.report.parts.plain_text import clean, exact, figure, plain, span, words
+from nemo_vfm.report.parts.plain_text import clean, exact, figure, one_line, span, words
 
 _MACROS = """
 {% macro medium(item, alt, class="") %}
@@ -32,11 +32,11 @@ _TAG = re.compile(r"<[^>]*>")
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One headline figure: a few words, the figure, and what it is to be compared with."""
+    """One headline figure on top of the page."""
 
-    label: str
+    label: str  #: a few words
     value: str
-    note: str = ""
+    note: str = ""  #: what to compare it with
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Section:
     title: str
     body: Markup  #: its HTML, from `fragment`
     lead: str = ""  #: a sentence under the heading: what is shown and how to read it
-    step: str = ""  #: the step it is about, shown over the heading
-    cards: tuple[Card, ...] = ()  #: its share of the headline figures
+    step: str = ""  #: name of the step that it reports on, shown above the heading
+    cards: tuple[Card, ...] = ()  #: headline figures, which the page shows on top
     notes: tuple[str, ...] = ()  #: what could not be read or was left out
     folded: bool = False  #: shown collapsed, below the other sections
 
@@ -57,7 +57,7 @@ ENVIRONMENT = Environment(
     # None becomes nothing, marked HTML stays as it is, anything else becomes clean short text.
     finalize=lambda value: "" if value is None else value if hasattr(value, "__html__") else clean(str(value)),
 )  # fmt: skip
-ENVIRONMENT.filters.update(figure=figure, exact=exact, span=span, words=words, plain=plain, clean=clean)
+ENVIRONMENT.filters.update(figure=figure, exact=exact, span=span, words=words, plain=one_line, clean=clean)
 
 
 def fragment(template: str, values: Mapping[str, Any]) -> Markup:
@@ -67,7 +67,7 @@ def fragment(template: str, values: Mapping[str, Any]) -> Markup:
 
 @cache
 def _compile_template(template: str) -> Template:
-    """Compiling costs a hundred times what rendering does, and a page has a few templates and many charts."""
+    """Cached: compiling takes a hundred times as long as rendering, and a page renders a few templates many times."""
     return ENVIRONMENT.from_string(_MACROS + template)
 
 
@@ -77,7 +77,7 @@ def with_data_labels(html: str) -> str:
     `page.css` shows it where tables stack on narrow screens.
     """
 
-    def labelled(table: re.Match[str]) -> str:
+    def label_cells(table: re.Match[str]) -> str:
         head, mark, body = table[0].partition("<tbody>")
         names = [_TAG.sub("", heading) for heading in _HEADING.findall(head)]
         parts = [head + mark]
@@ -91,4 +91,4 @@ def with_data_labels(html: str) -> str:
             parts.append(_CELL.sub(cell, row))
         return "".join(parts)
 
-    return _TABLE.sub(labelled, html)
+    return _TABLE.sub(label_cells, html)

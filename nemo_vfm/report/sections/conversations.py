@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from nemo_vfm.report.parts.media import SectionMedia
-from nemo_vfm.report.parts.plain_text import as_mapping, as_sequence, clean, exact, number, plain
+from nemo_vfm.report.parts.plain_text import as_mapping, as_sequence, clean, exact, number, one_line
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
@@ -51,7 +51,7 @@ def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
                 ]
                 messages = []
                 for name, one in named:
-                    calls = [plain(as_mapping(call).get("function")) for call in as_sequence(one.get("tool_calls"))]
+                    calls = [one_line(as_mapping(call).get("function")) for call in as_sequence(one.get("tool_calls"))]
                     content = [str(one["content"])] if one.get("content") else []
                     messages.append((clean(name, 40), clean("\n".join(content + calls), MAX_LETTERS)))
                 views.append({"place": clean(", ".join(place) or str(row.get("id", "")), 160), "messages": messages})

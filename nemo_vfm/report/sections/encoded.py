@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from nemo_vfm.report.parts.media import SectionMedia
-from nemo_vfm.report.parts.plain_text import figure, number, plain, words
+from nemo_vfm.report.parts.plain_text import figure, number, one_line, words
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Section, fragment
 
@@ -45,7 +45,7 @@ def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
             tone = {"unbinned": "dropped", "failed": "failed"}.get(key, "kept")
             groups.append({"title": TITLES.get(key, words(key)), "rows": rows, "tone": tone})
         rest = {key: value for key, value in encoded.items() if key not in counts and key not in INTERNAL}
-        facts = [(words(key), plain(value)) for key, value in rest.items() if value not in ({}, [], "")]
+        facts = [(words(key), one_line(value)) for key, value in rest.items() if value not in ({}, [], "")]
         body = fragment(_TABLES, {"groups": groups, "facts": facts})
         yield Section(
             "Encoded clips", body, "Kept clips by target bucket.", step.name,

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 
 from markupsafe import Markup, escape
 
+from nemo_vfm.core.types.job import MANIFEST, RECIPE
 from nemo_vfm.report.parts.head import step_seconds
 from nemo_vfm.report.parts.media import SectionMedia
-from nemo_vfm.report.parts.plain_text import as_mapping, clean, plain, span
+from nemo_vfm.report.parts.plain_text import as_mapping, clean, one_line, span
 from nemo_vfm.report.parts.run_values import RunFolder
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
@@ -40,11 +41,11 @@ _BODY = """
 def sections(run: RunFolder, media: SectionMedia) -> Iterator[Section]:
     """One section, where any of the three files is there."""
     seconds = step_seconds(run)
-    recipe = run.read_text("recipe.yaml")
+    recipe = run.read_text(RECIPE)
     manifest: list[tuple[str, str]] = []  # a row a value, one level of mappings opened
-    for key, value in as_mapping(run.read_json(run.root / "manifest.json")).items():
-        opened = [(f"{key} · {name}", plain(item)) for name, item in as_mapping(value).items()]
-        manifest += opened or [(str(key), plain(value))]
+    for key, value in as_mapping(run.read_json(run.root / MANIFEST)).items():
+        opened = [(f"{key} · {name}", one_line(item)) for name, item in as_mapping(value).items()]
+        manifest += opened or [(str(key), one_line(value))]
     if not (seconds or recipe or manifest):
         return
     percent, start, rows = 100 / (sum(seconds.values()) or 1.0), 0.0, []

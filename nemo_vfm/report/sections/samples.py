@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nemo_vfm.report.parts.media import SectionMedia
-from nemo_vfm.report.parts.plain_text import as_mapping, as_sequence, clean, figure, number, plain, words
+from nemo_vfm.report.parts.plain_text import as_mapping, as_sequence, clean, figure, number, one_line, words
 from nemo_vfm.report.parts.run_values import RunFolder, RunStep
 from nemo_vfm.report.parts.section import Card, Section, fragment
 
@@ -151,7 +151,7 @@ def _prompt(
             name, seen = words(clean(what, 40)), item.get(what)
             marks.append((name if right or not isinstance(seen, str) else f"{name}: {clean(seen, 40)}", right))
         rest = {key: value for key, value in item.items() if key not in verdicts and key not in NOT_MEASURED}
-        facts = [(words(clean(str(k), 40)), clean(plain(v), 60)) for k, v in rest.items() if number(v) is not None]
+        facts = [(words(clean(str(k), 40)), clean(one_line(v), 60)) for k, v in rest.items() if number(v) is not None]
         file = str(sample.get("file") or "no-such-name")[:200].replace("\0", "")
         beside = step.folder / file
         video = media.embed(beside if beside.is_file() else step.folder / "samples" / file)

@@ -18,25 +18,25 @@ from nemo_vfm.workflow import jobs_in
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nemo_vfm.config import Composed
+    from nemo_vfm.config import ComposedRecipe
     from nemo_vfm.core.network.permission import Permissions
 
 _RESULT_OF_NUMBERS = (ArithmeticError, IndexError, MemoryError, RuntimeError, TypeError, ValueError)
 _NEEDS_VALUES = ("meta tensor", "Meta tensor", "'meta'")  # of a class that reads its weights while it is built
 
 
-def build_on_meta(composed: "Composed", trust: "Sequence[str]", permissions: "Permissions") -> Job:
+def build_on_meta(composed: "ComposedRecipe", trust: "Sequence[str]", permissions: "Permissions") -> Job:
     """The job of a recipe that is right as far as it can be known without running it."""
     job: Job = build(composed, trust, permissions)
-    if problems := unfit(composed, job, trust, permissions):
+    if problems := refusals(composed, job, trust, permissions):
         raise RecipeError(problems)
     for text in schedulers_that_differ(job):
         warn(text)
     return job
 
 
-def unfit(
-    composed: "Composed", job: Job | None, trust: "Sequence[str]", permissions: "Permissions"
+def refusals(
+    composed: "ComposedRecipe", job: Job | None, trust: "Sequence[str]", permissions: "Permissions"
 ) -> list[Problem]:  # fmt: skip
     """What constructors refuse of all that is built later; where they refuse nothing, what does not fit together.
 
@@ -50,11 +50,11 @@ def unfit(
 
     made = vocabularies(job, composed.run_dir)
     first = {text: at for at, text in reversed(list(misfits(job, made)))}  # one node may serve several steps
-    unlike = [Problem(".".join(at), composed.written(at), text) for text, at in reversed(first.items())]
+    unlike = [Problem(".".join(at), composed.mark_at(at), text) for text, at in reversed(first.items())]
     return [*unlike, *unread_names(composed, job)]
 
 
-def unread_names(composed: "Composed", whole: Job) -> "Iterator[Problem]":
+def unread_names(composed: "ComposedRecipe", whole: Job) -> "Iterator[Problem]":
     """Names in a job's mappings that nothing reads, such as a misspelt prompt: what stands there would be lost.
 
     Each that no ingredient of ours has, since those serve several jobs, and each of which something was typed.
@@ -68,16 +68,16 @@ def unread_names(composed: "Composed", whole: Job) -> "Iterator[Problem]":
                 files = (shipped_folder("conf") / argument).rglob("*.yaml")
                 if typed or all(name not in read(file).items for file in files):
                     text = f"nothing reads {path}: this job reads {', '.join(sorted(names)) or 'none'}"
-                    mark = typed[0] if typed else composed.written(address)
+                    mark = typed[0] if typed else composed.mark_at(address)
                     yield Problem(path, mark, text + did_you_mean(name, names))
 
 
 def _find_problems(factory: BoundFactory) -> "Sequence[Problem]":
     made = hints.returns(factory.call.target)
     if any(base.__module__.partition(".")[0] == "pytorch_lightning" for base in getattr(made, "__mro__", ())):
-        return factory.refused(f"{made.__qualname__} uses classes of pytorch_lightning, but recipes train with "
-                               f"lightning.pytorch, whose classes are different; where it is defined, import them from "
-                               f"lightning.pytorch (import lightning.pytorch as pl)").problems  # fmt: skip
+        return factory.error(f"{made.__qualname__} uses classes of pytorch_lightning, but recipes train with "
+                             f"lightning.pytorch, whose classes are different; where it is defined, import them from "
+                             f"lightning.pytorch (import lightning.pytorch as pl)").problems  # fmt: skip
     try:
         _try(factory)
     except RecipeError as error:
@@ -86,8 +86,8 @@ def _find_problems(factory: BoundFactory) -> "Sequence[Problem]":
         if isinstance(error, NotImplementedError) or any(word in str(error) for word in _NEEDS_VALUES):
             return []
         first_line = str(error).strip().splitlines()[:1]
-        return factory.refused(f"{factory.call.target.__qualname__} cannot be built of these numbers: "
-                               f"{(first_line or [type(error).__name__])[0]}").problems  # fmt: skip
+        return factory.error(f"{factory.call.target.__qualname__} cannot be built of these numbers: "
+                             f"{(first_line or [type(error).__name__])[0]}").problems  # fmt: skip
     return []
 
 
@@ -99,7 +99,7 @@ def _of_files(error: BaseException) -> bool:
 
 def _try(factory: BoundFactory) -> None:
     """Build it where that reads nothing: a function that makes a model may read a folder."""
-    torch, target = sys.modules.get("torch"), factory.call.target
+    torch, target = sys.modules.get("torch"), factory.call.target  # not imported: then the target is nothing of torch's
     kind = hints.returns(target)
     if torch is None or not isinstance(kind, type):
         return

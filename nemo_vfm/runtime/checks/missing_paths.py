@@ -6,16 +6,13 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from nemo_vfm.config import Composed, NamedPath, Problem
+from nemo_vfm.config import ComposedRecipe, NamedPath, Problem
 from nemo_vfm.config.recipe_errors import did_you_mean
+from nemo_vfm.config.recipients import COPIES
 from nemo_vfm.config.tree import Map
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.uri import Address
 
-#: Arguments that name what is written, or kept for the next start and made where it is not there.
-WRITTEN = frozenset(("copy_to", "index", "counts"))
-#: The same of one component only.
-WRITTEN_BY = frozenset((("nemo_vfm.data.shards.shard_cache.ShardCache", "folder"),))
 _NEIGHBOURS = 1000  # names of a folder among which the one that was meant is looked for
 
 
@@ -31,7 +28,7 @@ def mounts_of(words: Sequence[str]) -> dict[PurePosixPath, Path] | None:
 
 
 def paths_seen(
-    composed: Composed, named: Sequence[NamedPath], mounts: Mapping[PurePosixPath, Path] | None = None
+    composed: ComposedRecipe, named: Sequence[NamedPath], mounts: Mapping[PurePosixPath, Path] | None = None
 ) -> tuple[list[Problem], list[str]]:
     """Look at every path that a recipe reads.
 
@@ -44,7 +41,8 @@ def paths_seen(
     """
     problems, unseen, reported = list[Problem](), list[str](), set[str]()
     for one in named:
-        if one.argument in WRITTEN or (one.owner, one.argument) in WRITTEN_BY or str(one.place) in reported:
+        makes = one.written is not None and not one.written.changes
+        if makes or one.argument == COPIES or str(one.place) in reported:
             continue
         reported.add(str(one.place))
         if isinstance(one.place, Address):
@@ -54,7 +52,7 @@ def paths_seen(
         elif (path := _here(one.place, mounts)) is None:
             why = "which only the container has"
         else:
-            text = _wrong(composed, one, path)
+            text = _objection(composed, one, path)
             problems += [Problem(one.key, one.mark, text)] if text else []
             continue
         unseen.append(f"not looked at: {_path_text(one)} ({one.key}), {why}")
@@ -75,7 +73,7 @@ def _path_text(one: NamedPath) -> str:
     return "a path from the environment" if one.secret else str(one.place)
 
 
-def _wrong(composed: Composed, one: NamedPath, path: Path) -> str:
+def _objection(composed: ComposedRecipe, one: NamedPath, path: Path) -> str:
     """What is wrong with it; empty where it is there, or will be once it is read."""
     if "{" in path.name:  # tars by number
         path = path.parent
@@ -107,7 +105,7 @@ def _wrong(composed: Composed, one: NamedPath, path: Path) -> str:
     return "" if os.access(path, os.R_OK) else f"{_path_text(one)} cannot be read: you have no permission"
 
 
-def _maker(composed: Composed, one: NamedPath) -> str | None:
+def _maker(composed: ComposedRecipe, one: NamedPath) -> str | None:
     """The step that makes it, or empty for the run itself; None where it lies outside of the run folder."""
     whole, run_dir = Path.cwd() / Path(one.place), Path.cwd() / composed.run_dir
     below = Path(os.path.normpath(whole)), Path(os.path.normpath(run_dir))
@@ -120,6 +118,6 @@ def _maker(composed: Composed, one: NamedPath) -> str | None:
     return first[0] if first and first[0] in steps else None
 
 
-def _steps(composed: Composed) -> list[str]:
+def _steps(composed: ComposedRecipe) -> list[str]:
     node = composed.root.items.get("steps")
     return list(node.items) if isinstance(node, Map) else []

@@ -2,18 +2,20 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nemo_vfm.config import BoundFactory
+from nemo_vfm.config import BoundFactory, RecipeError
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.types.encoders import DrawsVideos
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.training_data import ResumablePhases, sources_in
 from nemo_vfm.runtime.checks.built_networks import Address, BuiltNetwork, built_networks, is_of_folder
-from nemo_vfm.runtime.checks.job_kinds import samples, trains
+from nemo_vfm.runtime.checks.job_kinds import trains
 from nemo_vfm.runtime.checks.pipeline_folders import are_known, of_another_family
 from nemo_vfm.runtime.checks.table_sizes import wrong_tables
-from nemo_vfm.runtime.checks.vocabularies import StepVocabulary, of_tokenizer, whole
+from nemo_vfm.runtime.checks.vocabularies import StepVocabulary, normalise_path, of_tokenizer
 from nemo_vfm.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ def misfits(job: Job, made: Mapping[str, StepVocabulary]) -> Iterator[Misfit]:
 
 
 def _of_training(job: "Train", made: Mapping[str, StepVocabulary]) -> Iterator[Misfit]:
+    from nemo_vfm.train.frozen_models import frozen_objections
     from nemo_vfm.train.member_use import unusable_members
 
     if isinstance(job.data, ResumablePhases):
@@ -81,6 +84,8 @@ def _of_training(job: "Train", made: Mapping[str, StepVocabulary]) -> Iterator[M
         yield from _turns(job, model)
         yield from _param_groups(job, model)
         yield from unusable_members(job.data, job.task, model)
+        with suppress(RecipeError, UserError, DataError, OSError):  # a frozen model of a folder that is given later
+            yield from frozen_objections(job)
     codec = model if hasattr(model, "latent_shape") else getattr(job.task, "codec", None)
     if codec is not None:
         yield from _channels(network, codec)
@@ -112,9 +117,9 @@ def _of_training(job: "Train", made: Mapping[str, StepVocabulary]) -> Iterator[M
 def _of_user(user: Any, network: BuiltNetwork, at: Address, made: Mapping[str, StepVocabulary]) -> Iterator[Misfit]:
     """Of a job or callback that draws with a model."""
     yield from _vocabulary(network, getattr(user, "tokenizer", None), made)
-    pipeline = getattr(user, "pipeline", None)
-    if pipeline is None or not hasattr(user, "num_frames"):
+    if not isinstance(user, DrawsVideos):
         return
+    pipeline: Any = user.pipeline
     yield from _channels(network, pipeline.codec)
     yield from _text(network, pipeline.text_encoder)
     sizes = user.num_frames, user.height_px, user.width_px
@@ -156,7 +161,7 @@ def _vocabulary(
     rows = getattr(network.module, "vocab", None)
     if not isinstance(rows, int):
         return
-    known = [made.get(whole(folder)) for folder in folders]
+    known = [made.get(normalise_path(folder)) for folder in folders]
     if hasattr(tokenizer, "folder"):
         known.insert(0, of_tokenizer(tokenizer, made))
     elif tokenizer is not None and rows < (words := tokenizer.vocab_size()):
@@ -288,23 +293,25 @@ def without_image(user: Any, at: Address) -> Iterator[Misfit]:
     from nemo_vfm.diffusion.conditioning.in_channels import GivenInChannels
     from nemo_vfm.diffusion.conditioning.in_time import GivenInTime
 
-    if not hasattr(user, "pipeline"):
+    if not isinstance(user, DrawsVideos):
         return
-    conditioning, source, key = user.pipeline.frame_conditioning, user, "given"
-    if samples(user):
-        source, key = user.prompts, "prompts.given"
-    given, address = getattr(source, "given", ()), (*at, key.partition(".")[0])
+    pipeline: Any = user.pipeline
+    conditioning, prompts = pipeline.frame_conditioning, getattr(user, "prompts", None)
+    # First frames are the user's own, or come with its prompts; a source that does not say may give some, too.
+    key, given = ("given", user.given) if hasattr(user, "given") else ("prompts.given", getattr(prompts, "given", None))
+    address = (*at, key.partition(".")[0])
     if given and conditioning is None:
         yield address, "first frames are given, but this pipeline's network takes none; set its frame_conditioning"
-    if given or getattr(conditioning, "none_given", 1) > 0 or not type(source).__module__.startswith("nemo_vfm."):
+    if given is None or given or getattr(conditioning, "none_given", 1) > 0:
         return
     if isinstance(conditioning, GivenInChannels):
         yield address, (f"this network starts from an image, but the samples have none; set {key} to an "
                         f"image or clip for each prompt, or to one for all")  # fmt: skip
-    if isinstance(conditioning, GivenInTime) and conditioning.least.count and not samples(user) and user.num_frames > 1:
+    # A job by itself draws with the weights of another training, of which nothing is known here.
+    if isinstance(conditioning, GivenInTime) and conditioning.least.count and at and user.num_frames > 1:
         yield address, (f"every training sample starts with given frames, but the samples here have none, which the "
                         f"model does not learn; set {key} to an image or clip for each prompt, or to one for all. "
-                        f"To learn from text alone, too, name the pipeline, task.pipeline={user.pipeline.family}, and "
+                        f"To learn from text alone, too, name the pipeline, task.pipeline={pipeline.family}, and "
                         f"set its frame_conditioning.none_given above 0")  # fmt: skip
 
 
@@ -322,7 +329,7 @@ def without_weights(job: Any) -> Iterator[tuple[Address, str]]:
         return
     key = ".".join(at)
     # Videos are also drawn without weights, as a baseline that the recipe asks for.
-    if given is None and is_of_folder(job) and not samples(job):
+    if given is None and is_of_folder(job) and not isinstance(job, DrawsVideos):
         yield ("model",), (f"a folder gives this network its sizes, and {key}, which is not set, its weights; set "
                            f"{key} to the same folder")  # fmt: skip
     if isinstance(given, Path) and (text := adapters_alone(given)):

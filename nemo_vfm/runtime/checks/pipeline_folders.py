@@ -1,12 +1,12 @@
 """Compares a recipe's sampling pipelines with the folder of the pretrained model that it names."""
 
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.config import BoundFactory
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.types.encoders import VideoPipeline
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.checks.built_networks import Address
@@ -91,18 +91,16 @@ def _other_objective(job: Job) -> Iterator[str]:
 
 
 def _pipelines(job: Job) -> "list[tuple[Address, TextToVideo]]":
-    """Return each pipeline of a job once, with the first address where it is used.
-
-    Where nobody has imported that room, there is none, and torch need not be waited for.
-    """
-    if (room := sys.modules.get("nemo_vfm.diffusion.video_pipeline")) is None:
-        return []
+    """Return each pipeline of a job once, with the first address where it is used."""
     owners: list[tuple[Address, object]] = [((), job), (("task",), getattr(job, "task", None))]
     owners += [(("callbacks", name), one) for name, one in getattr(job, "callbacks", {}).items()]
     found: dict[int, tuple[Address, TextToVideo]] = {}
     for at, owner in owners:
-        if isinstance(pipeline := getattr(owner, "pipeline", None), room.TextToVideo):
-            found.setdefault(id(pipeline), ((*at, "pipeline"), pipeline))
+        if isinstance(pipeline := getattr(owner, "pipeline", None), VideoPipeline):  # any other need not wait for torch
+            from nemo_vfm.diffusion import video_pipeline
+
+            if isinstance(pipeline, video_pipeline.TextToVideo):  # ours, with all its parts
+                found.setdefault(id(pipeline), ((*at, "pipeline"), pipeline))
     return list(found.values())
 
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nemo_vfm.config import Composed, Problem
+from nemo_vfm.config import ComposedRecipe, Problem
 from nemo_vfm.core.types.component import PartRefused
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.runtime.checks.job_kinds import trains
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 Address = tuple[str, ...]
 
 
-def unshareable(composed: Composed, job: Job) -> list[Problem]:
+def unshareable(composed: ComposedRecipe, job: Job) -> list[Problem]:
     """Why ranks could not start, of the job or of each step of a workflow, at its place in the recipe."""
     found = {((*step, *address), text): None
              for step, one in jobs_in(job) if trains(one) for address, text in _of_training(one)}  # fmt: skip
-    return [Problem(".".join(address), composed.written(address), text) for address, text in found]
+    return [Problem(".".join(address), composed.mark_at(address), text) for address, text in found]
 
 
 def unknown_until_begun(whole: Job) -> Iterator[str]:
@@ -40,9 +40,10 @@ def unknown_until_begun(whole: Job) -> Iterator[str]:
 def _of_training(job: "Train") -> Iterator[tuple[Address, str]]:
     from nemo_vfm.parallel.layers.token_layout import require_divided
     from nemo_vfm.parallel.plan.static_memory import on_meta
+    from nemo_vfm.train.even_batches import require_even
 
     try:
-        job.require_even()
+        require_even(job.data, job.parallel, job.phases)
     except PartRefused as error:
         yield error.address, str(error)
     # Buckets whose samples' tokens cannot be divided, where the recipe says how many these are; packed samples are

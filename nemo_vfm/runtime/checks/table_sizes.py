@@ -6,8 +6,8 @@ from typing import Any
 from nemo_vfm.config import RecipeError
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Job
+from nemo_vfm.core.types.training_data import HasTableRows
 from nemo_vfm.runtime.checks.built_networks import Address
-from nemo_vfm.runtime.checks.job_kinds import is_a
 from nemo_vfm.workflow import jobs_in
 
 
@@ -29,9 +29,9 @@ def unknown_until_written(whole: Job) -> Iterator[str]:
 
 
 def _refusal(job: Any) -> RecipeError | DataError | None:
-    """Of a model that may ask its data; nothing does where nobody has imported rankers."""
+    """Of a model that may ask its data."""
     model: Any = getattr(job, "model", None)
-    if not is_a(model, "nemo_vfm.models.recommenders.table_choice", "SizedModel"):
+    if model is None or not isinstance(getattr(job, "data", None), HasTableRows):
         return None
     from nemo_vfm.parallel.plan.static_memory import on_meta
 
@@ -44,4 +44,4 @@ def _refusal(job: Any) -> RecipeError | DataError | None:
 
 def _waits(job: Any, error: RecipeError) -> bool:
     """Whether it is for the table alone that the model cannot be built, and that is not there yet."""
-    return isinstance(error.__cause__, UserError) and not (job.data.folder / "manifest.json").is_file()
+    return isinstance(error.__cause__, UserError) and not job.data.is_written()

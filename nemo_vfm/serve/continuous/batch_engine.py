@@ -163,7 +163,7 @@ class BatchEngine:
         ruled_NV = scores_NV
         if any(text.ruled is not None for text in texts):  # in fp32: bf16 would lose a small penalty
             rows = zip(texts, scores_NV.float(), strict=True)
-            ruled_NV = torch.stack([row if text.ruled is None else text.ruled.applied(row) for text, row in rows])
+            ruled_NV = torch.stack([row if text.ruled is None else text.ruled.apply(row) for text, row in rows])
         finite = finite_rows(ruled_NV)
         for text, is_finite in zip(texts, finite, strict=True):
             if not is_finite:
@@ -198,7 +198,7 @@ class BatchEngine:
         if text.span is not None:
             self.passes.room.spans.give_back(text.span)
             text.span = None
-        text.listener.ended(ending)
+        text.listener.end(ending)
 
 
 def choose_tokens(scores_NV: Tensor, choices: Sequence[Choice], chances: Sequence[float]) -> list[int]:
@@ -214,7 +214,7 @@ def choose_tokens(scores_NV: Tensor, choices: Sequence[Choice], chances: Sequenc
     for rows in groups.values():
         scores = scores_NV if len(rows) == len(choices) else scores_NV[rows]
         uniform, choice = torch.tensor([chances[row] for row in rows], device=scores.device), choices[rows[0]]
-        found = scores.argmax(1) if choice.temperature == 0 else choice.drawn(scores, uniform)
+        found = scores.argmax(1) if choice.temperature == 0 else choice.draw(scores, uniform)
         for row, token in zip(rows, found.tolist(), strict=True):
             tokens[row] = token
     return tokens

@@ -77,7 +77,7 @@ class EngineThread:
 
     def free_tokens(self) -> int:
         """Room for so many tokens is free now."""
-        return self._engine.passes.room.spans.free
+        return self._engine.passes.room.spans.num_free
 
     def close(self) -> None:
         """End every text and the thread."""

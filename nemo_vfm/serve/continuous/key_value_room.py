@@ -33,7 +33,7 @@ class SpanAllocator:
         self._free = [RoomSpan(0, places)]
 
     @property
-    def free(self) -> int:
+    def num_free(self) -> int:
         """Free places, contiguous or not."""
         return sum(span.length for span in self._free)
 

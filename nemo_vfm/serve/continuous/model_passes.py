@@ -46,7 +46,7 @@ class ModelPasses:
         self.model, self.room, self._ranks = model, room, ranks
         self._device, near = model.embedding.weight.device, None if model.window is None else model.window.rope
         self._far = RotaryTable(model.rope, model.rotated, self._device)
-        self._near = None if near is None else RotaryTable(near, near.rotated(model.sizes.head_dim), self._device)
+        self._near = None if near is None else RotaryTable(near, near.rotary_dim(model.sizes.head_dim), self._device)
         pack_modules(model)
         self.row_counts = invariant_row_counts(self._probe, min(max_rows, room.num_tokens))
         self.max_rows = self.row_counts[-1]  #: texts of one `decode`

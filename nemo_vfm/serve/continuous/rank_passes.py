@@ -34,12 +34,12 @@ class LeadingPasses(ModelPasses):
         self._told, self._on_broken = ranks, on_broken
 
     def prompt(self, span: RoomSpan, done: int, tokens: Sequence[int]) -> Tensor:
-        return self._together(
+        return self._on_ranks(
             ["prompt", span, done, list(tokens)], lambda: ModelPasses.prompt(self, span, done, tokens)
         )
 
     def decode(self, texts: Sequence[tuple[RoomSpan, int]], tokens: Sequence[int]) -> Tensor:
-        return self._together(["decode", list(texts), list(tokens)], lambda: ModelPasses.decode(self, texts, tokens))
+        return self._on_ranks(["decode", list(texts), list(tokens)], lambda: ModelPasses.decode(self, texts, tokens))
 
     def joint(
         self,
@@ -50,22 +50,22 @@ class LeadingPasses(ModelPasses):
         tokens: Sequence[int],
     ) -> tuple[Tensor, Tensor]:
         order: Json = ["joint", list(texts), list(new), span, done, list(tokens)]
-        return self._together(order, lambda: ModelPasses.joint(self, texts, new, span, done, tokens))
+        return self._on_ranks(order, lambda: ModelPasses.joint(self, texts, new, span, done, tokens))
 
     def last_scores(self, x_D: Tensor) -> Tensor:
-        return self._together(["last_scores"], lambda: ModelPasses.last_scores(self, self._told.from_first(x_D)))
+        return self._on_ranks(["last_scores"], lambda: ModelPasses.last_scores(self, self._told.from_first(x_D)))
 
     def scores(self, x_SD: Tensor) -> Tensor:
-        return self._together(["scores", len(x_SD)], lambda: ModelPasses.scores(self, self._told.from_first(x_SD)))
+        return self._on_ranks(["scores", len(x_SD)], lambda: ModelPasses.scores(self, self._told.from_first(x_SD)))
 
     def rest(self) -> None:
         """See `ModelPasses`: an order that asks nothing, lest the others' wait for one runs out."""
-        self._together(["rest"], lambda: None)
+        self._on_ranks(["rest"], lambda: None)
 
     def close(self) -> None:
-        self._together(None, lambda: None)
+        self._on_ranks(None, lambda: None)
 
-    def _together(self, order: Json, work: Callable[[], Result]) -> Result:
+    def _on_ranks(self, order: Json, work: Callable[[], Result]) -> Result:
         try:
             self._told.tell(order)
             return work()

@@ -75,9 +75,9 @@ class TextListener:
         return False
 
     def outputs(self, values: list[float]) -> None:
-        """Finite numbers, before `ended`, if `wants_outputs`."""
+        """Finite numbers, before `end`, if `wants_outputs`."""
 
-    def ended(self, ending: TextEnding) -> None:
+    def end(self, ending: TextEnding) -> None:
         """The last call."""
 
 
@@ -94,7 +94,7 @@ class RuledText:
         self._seen.add(token)
         self._counts[token] += 1
 
-    def applied(self, scores_V: Tensor) -> Tensor:
+    def apply(self, scores_V: Tensor) -> Tensor:
         """The changed scores; those that are given stay as they are."""
         rules, found = self._rules, scores_V.clone()
 

@@ -71,7 +71,7 @@ class ReadingThreads:
         return await unless_gone(request.receive, asyncio.get_running_loop().run_in_executor(pool, work))
 
 
-class Endpoint:
+class ApiEndpoint:
     """What the paths that answer requests have in common."""
 
     def __init__(self, served: ServedModel, engine: EngineThread, threads: ReadingThreads) -> None:
@@ -109,7 +109,7 @@ class Endpoint:
             raise ApiError(400, f"a request for {count:,} texts (prompts times n) is longer than the queue of "
                                 f"{most:,}; send several", param=param)  # fmt: skip
 
-    def admitted(
+    def admit(
         self, texts: Sequence[tuple[TextRequest, TextListener]], advice: str, param: str
     ) -> list[ServedText]:  # fmt: skip
         """Texts that the engine has taken; the error for one that is too long names `param` and gives advice."""
@@ -158,7 +158,7 @@ class ChoicesResponse(Response):
     What still runs is cancelled at the end, also where the client has hung up before anything was sent.
     """
 
-    def __init__(self, endpoint: Endpoint, plan: AnswerPlan, request: Request) -> None:
+    def __init__(self, endpoint: ApiEndpoint, plan: AnswerPlan, request: Request) -> None:
         served, self._engine = endpoint.served, endpoint.engine
         self._names, self._head = endpoint.head(request, plan.prefix, plan.kind)
         super().__init__(None, headers=self._names)
@@ -172,7 +172,7 @@ class ChoicesResponse(Response):
             for number, text in enumerate(plan.texts)
         ]  # fmt: skip
         pairs = list(zip(plan.texts, writers, strict=True))
-        self._texts = endpoint.admitted(pairs, "ask for fewer tokens (max_tokens)", "max_tokens")
+        self._texts = endpoint.admit(pairs, "ask for fewer tokens (max_tokens)", "max_tokens")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it; a client that is gone ends a stream in silence."""

@@ -26,7 +26,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.status, self.headers = status, dict(headers or {})
         # Both may quote the client, and JSON can hold halves of surrogate pairs, which UTF-8 cannot.
-        self.message, self.param = _whole(message), None if param is None else _whole(param)
+        self.message, self.param = _valid_utf8(message), None if param is None else _valid_utf8(param)
 
     def body(self) -> dict[str, Json]:
         """The object that a client reads."""
@@ -37,5 +37,5 @@ class ApiError(Exception):
         return JSONResponse(self.body(), self.status, self.headers)
 
 
-def _whole(text: str) -> str:
+def _valid_utf8(text: str) -> str:
     return text.encode(errors="replace").decode()

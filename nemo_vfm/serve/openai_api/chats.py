@@ -10,13 +10,13 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.serve.answer_text import Piece, TokenNames
 from nemo_vfm.serve.continuous.engine_thread import EngineThread
 from nemo_vfm.serve.continuous.text_request import TextRequest
-from nemo_vfm.serve.openai_api.answer_stream import AnswerPlan, ChoicesResponse, Endpoint, ReadingThreads
+from nemo_vfm.serve.openai_api.answer_stream import AnswerPlan, ApiEndpoint, ChoicesResponse, ReadingThreads
 from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.request_fields import ChatRequest
 from nemo_vfm.serve.served_model import ServedModel
 
 
-class Chats(Endpoint):
+class Chats(ApiEndpoint):
     """The endpoint.
 
     Args:
@@ -59,7 +59,7 @@ class Chats(Endpoint):
         )
         names = served.names if asked.logprobs else None
 
-        def written(number: int, piece: Piece, is_first: bool) -> dict[str, Json]:
+        def write_choice(number: int, piece: Piece, is_first: bool) -> dict[str, Json]:
             thought = {"reasoning_content": piece.thought} if piece.thought else {}
             if asked.stream:  # the first part says who speaks
                 text = {"content": piece.text} if piece.text or not piece.thought else {}
@@ -70,14 +70,14 @@ class Chats(Endpoint):
                     "logprobs": None if names is None else _logprobs(piece, names)}  # fmt: skip
 
         kind = "chat.completion.chunk" if asked.stream else "chat.completion"
-        return AnswerPlan(texts, asked, len(tokens), "chatcmpl", kind, written, self._split_thoughts)
+        return AnswerPlan(texts, asked, len(tokens), "chatcmpl", kind, write_choice, self._split_thoughts)
 
 
 def _logprobs(piece: Piece, names: TokenNames) -> dict[str, Json]:
-    def named(token: int, logprob: float | None) -> dict[str, Json]:
+    def logprob_of(token: int, logprob: float | None) -> dict[str, Json]:
         own = names.bytes_of(token)
         return {"token": names.name(token), "logprob": logprob, "bytes": None if own is None else list(own)}
 
     results = [token.result for token in piece.tokens]
-    return {"content": [{**named(one.token, one.logprob), "top_logprobs": [named(*pair) for pair in one.top]}
+    return {"content": [{**logprob_of(one.token, one.logprob), "top_logprobs": [logprob_of(*pair) for pair in one.top]}
                         for one in results]}  # fmt: skip

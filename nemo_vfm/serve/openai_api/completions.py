@@ -9,11 +9,11 @@ from starlette.responses import Response
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.serve.answer_text import Piece, TokenNames, TokenText, WrittenToken
 from nemo_vfm.serve.continuous.text_request import TextRequest
-from nemo_vfm.serve.openai_api.answer_stream import AnswerPlan, ChoicesResponse, Endpoint
+from nemo_vfm.serve.openai_api.answer_stream import AnswerPlan, ApiEndpoint, ChoicesResponse
 from nemo_vfm.serve.openai_api.request_fields import CompletionRequest
 
 
-class Completions(Endpoint):
+class Completions(ApiEndpoint):
     """The endpoint."""
 
     async def answer(self, body: dict[str, Json], request: Request) -> Response:
@@ -30,7 +30,7 @@ class Completions(Endpoint):
         )  # fmt: skip
         shifts: dict[int, int] = {}  # characters of a choice in front of its new text
 
-        def written(number: int, piece: Piece, is_first: bool) -> dict[str, Json]:
+        def write_choice(number: int, piece: Piece, is_first: bool) -> dict[str, Json]:
             text, tokens = "", list[WrittenToken]()
             if is_first and asked.echo:
                 offsets, writer = [], TokenText(served.decode)
@@ -45,7 +45,7 @@ class Completions(Endpoint):
             return {"index": number, "text": text + piece.text, "finish_reason": piece.ending,
                     "logprobs": None if names is None else _logprobs(tokens, names)}  # fmt: skip
 
-        plan = AnswerPlan(texts, asked, sum(map(len, prompts)), "cmpl", "text_completion", written)
+        plan = AnswerPlan(texts, asked, sum(map(len, prompts)), "cmpl", "text_completion", write_choice)
         return ChoicesResponse(self, plan, request)
 
     def _check(self, body: dict[str, Json]) -> tuple[CompletionRequest, TokenNames | None]:

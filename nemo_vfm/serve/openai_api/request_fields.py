@@ -45,7 +45,7 @@ _NO_CHOICE: dict[str, tuple[Json, ...]] = {
 }  # fmt: skip
 
 
-def _whole(default: int | None, lowest: int, highest: int) -> Any:
+def _int_field(default: int | None, lowest: int, highest: int) -> Any:
     return Field(default, ge=lowest, le=highest, description=f"a whole number from {lowest} to {highest}")
 
 
@@ -95,12 +95,12 @@ class RequestFields(BaseModel):
 def _if(check: Callable[[Any, int], bool]) -> AfterValidator:
     """Lets values pass for which this is true; it is also given the size of the vocabulary."""
 
-    def checked(value: Any, info: ValidationInfo) -> Any:
+    def apply_check(value: Any, info: ValidationInfo) -> Any:
         if not check(value, info.context):  # type: ignore[arg-type]
             raise ValueError
         return value
 
-    return AfterValidator(checked)
+    return AfterValidator(apply_check)
 
 
 def _are_tokens(value: Json, vocab: int) -> bool:
@@ -127,14 +127,14 @@ class SamplingFields(RequestFields):
 
     model: Any = None  # has been read
     user: str | None = _USER
-    n: int = _whole(1, 1, 128)
+    n: int = _int_field(1, 1, 128)
     stream: bool = _FLAG
     stream_options: Any = None
-    seed: int = _whole(None, -_LARGEST_SEED - 1, _LARGEST_SEED)
+    seed: int = _int_field(None, -_LARGEST_SEED - 1, _LARGEST_SEED)
     temperature: float = _number(None, 0, 100)
     top_p: float = _number(None, 0, 1)
     min_p: float = _number(None, 0, 0.999999)
-    top_k: int | None = _whole(None, -1, 1 << 30)
+    top_k: int | None = _int_field(None, -1, 1 << 30)
     stop: Annotated[
         list[Annotated[str, StringConstraints(min_length=1, max_length=_LONGEST_STOP)]], BeforeValidator(_as_list)
     ] = Field([], max_length=_MAX_STOPS, description=f"a text, or a list of at most {_MAX_STOPS}, each of 1 to "
@@ -148,7 +148,7 @@ class SamplingFields(RequestFields):
     repetition_penalty: float = _number(None, *REPETITION_PENALTY_RANGE)
     frequency_penalty: float = _number(0.0, -2, 2)
     presence_penalty: float = _number(0.0, -2, 2)
-    min_tokens: int = _whole(0, 0, _MAX_TOKENS)
+    min_tokens: int = _int_field(0, 0, _MAX_TOKENS)
     max_tokens: int | None = None
 
     def complete(self, default: GenerationSettings) -> None:
@@ -181,7 +181,7 @@ class SamplingFields(RequestFields):
         return TokenRules(bias, self.repetition_penalty, self.frequency_penalty, self.presence_penalty, self.min_tokens)
 
 
-def _several(value: Json) -> Json:
+def _as_prompts(value: Json) -> Json:
     """Prompts, also where there is one; a list of numbers is one."""
     return value if isinstance(value, list) and not (value and type(value[0]) is int) else [value]
 
@@ -195,16 +195,16 @@ class CompletionRequest(SamplingFields):
 
     neutral = {"suffix": ("",)}
     prompt: Annotated[
-        list[Any], BeforeValidator(_several),
+        list[Any], BeforeValidator(_as_prompts),
         _if(lambda value, vocab: bool(value) and all(_is_prompt(one, vocab) for one in value)),
     ] = Field(
         None, validate_default=True,
         description="a text, a list of tokens (at least one, whole numbers from 0 to {last}), or a list of either",
     )  # fmt: skip
-    max_tokens: int = _whole(16, 0, _MAX_TOKENS)  #: new ones for each choice; 0 only scores
+    max_tokens: int = _int_field(16, 0, _MAX_TOKENS)  #: new ones for each choice; 0 only scores
     best_of: Any = None
     echo: bool = _FLAG  #: whether the prompt is part of the answer
-    logprobs: int | None = _whole(None, 0, _MAX_TOP)  #: likeliest tokens named at each place
+    logprobs: int | None = _int_field(None, 0, _MAX_TOP)  #: likeliest tokens named at each place
 
     def complete(self, default: GenerationSettings) -> None:
         super().complete(default)
@@ -226,10 +226,10 @@ class ChatRequest(SamplingFields):
 
     neutral = _NOT_HONOURED
     messages: _Conversation = _MESSAGES
-    max_tokens: int | None = _whole(None, 1, _MAX_TOKENS)  #: of an answer; None lets it fill the model's context
-    max_completion_tokens: int | None = _whole(None, 1, _MAX_TOKENS)  #: OpenAI's newer name of it
+    max_tokens: int | None = _int_field(None, 1, _MAX_TOKENS)  #: of an answer; None lets it fill the model's context
+    max_completion_tokens: int | None = _int_field(None, 1, _MAX_TOKENS)  #: OpenAI's newer name of it
     logprobs: bool = _FLAG
-    top_logprobs: int | None = _whole(None, 0, _MAX_TOP)
+    top_logprobs: int | None = _int_field(None, 0, _MAX_TOP)
     chat_template_kwargs: Annotated[dict[str, Any], _if(lambda value, _: all(map(str.isidentifier, value)))] = Field(
         {}, description="an object whose keys are names of variables"
     )
@@ -251,9 +251,9 @@ class ScoredChatRequest(RequestFields):
     model: Any = None
     user: str | None = _USER
     messages: _Conversation = _MESSAGES
-    seed: int | None = _whole(None, -_LARGEST_SEED - 1, _LARGEST_SEED)
-    max_tokens: int | None = _whole(None, 1, _MAX_TOKENS)
-    max_completion_tokens: int | None = _whole(None, 1, _MAX_TOKENS)
+    seed: int | None = _int_field(None, -_LARGEST_SEED - 1, _LARGEST_SEED)
+    max_tokens: int | None = _int_field(None, 1, _MAX_TOKENS)
+    max_completion_tokens: int | None = _int_field(None, 1, _MAX_TOKENS)
     logprobs: bool = Field(True, description="true or false")
 
     def conversations(self) -> tuple[str, list[Messages]]:

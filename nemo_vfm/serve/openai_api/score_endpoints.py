@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.serve.continuous.engine_thread import EngineThread
-from nemo_vfm.serve.openai_api.answer_stream import Endpoint, ReadingThreads, unless_gone, usage
+from nemo_vfm.serve.openai_api.answer_stream import ApiEndpoint, ReadingThreads, unless_gone, usage
 from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.request_fields import Messages, ScoredChatRequest, ScoreRequest
 from nemo_vfm.serve.rewards.conversation_scoring import OutputListener, text_to_score
@@ -24,7 +24,7 @@ from nemo_vfm.serve.served_model import ServedModel
 _Asked = TypeVar("_Asked", ScoreRequest, ScoredChatRequest)
 
 
-class Scores(Endpoint):
+class Scores(ApiEndpoint):
     """The endpoints of a reward model."""
 
     def __init__(self, served: ServedModel, engine: EngineThread, threads: ReadingThreads) -> None:
@@ -86,7 +86,7 @@ class Scores(Endpoint):
                 loop.call_soon_threadsafe(settle, future, outputs)
 
         pairs = [(text, OutputListener(partial(publish, future))) for text, future in zip(texts, futures, strict=True)]
-        running = self.admitted(pairs, "shorten the conversation", "messages")
+        running = self.admit(pairs, "shorten the conversation", "messages")
         try:
             outputs = await unless_gone(request.receive, asyncio.gather(*futures))
         finally:

@@ -17,7 +17,7 @@ def text_to_score(served: ServedModel, messages: Sequence[Mapping[str, Json]]) -
     if (role := messages[-1].get("role") if messages else "none") != "assistant":
         raise DataError("the answer of the assistant is scored, so the last message must be the assistant's; it has "
                         f"the role {str(role)[:40]}")  # fmt: skip
-    tokens = served.reward.scored(served.chat.tokens(messages, add_generation_prompt=False))
+    tokens = served.reward.scored_prefix(served.chat.tokens(messages, add_generation_prompt=False))
     if len(tokens) > served.context:
         raise DataError(f"a conversation of {len(tokens):,} tokens exceeds the model's context of {served.context:,}")
     return TextRequest(tokens, 0, _NO_CHOICE, 0, wants_outputs=True)
@@ -33,5 +33,5 @@ class OutputListener(TextListener):
     def outputs(self, values: list[float]) -> None:
         self._outputs = values
 
-    def ended(self, ending: TextEnding) -> None:
+    def end(self, ending: TextEnding) -> None:
         self._publish(self._outputs)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
-from nemo_vfm.core.network.chat import Said
+from nemo_vfm.core.network.chat import ChatAnswer
 from nemo_vfm.core.network.reward_chat import scores_text
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.json_value import Json
@@ -26,7 +26,7 @@ class LocalReward(LocalEngine):
     def __init__(self, *, model: Factory[[], ServedModel], room_gb: float = 2.0, at_once: int = 16) -> None:
         super().__init__(model, room_gb, at_once)
 
-    def say(self, messages: Sequence[Json]) -> Said:
+    def say(self, messages: Sequence[Json]) -> ChatAnswer:
         """The scores of the assistant's last message, as JSON: {"attribute": number} in alphabetical order."""
         began, (served, engine) = time.monotonic(), self.load()
         request, found = text_to_score(served, messages), queue.SimpleQueue[list[float] | None]()
@@ -37,8 +37,8 @@ class LocalReward(LocalEngine):
         if (outputs := found.get()) is None:
             raise NemoVfmError("the model has failed on these messages; the log says why")
         assert served.reward is not None, "another model is refused when it is loaded"
-        text = scores_text(served.reward.scores(outputs))
-        return Said(text, "success", served.name, served.revision, len(request.tokens), 0, time.monotonic() - began)
+        text, seconds = scores_text(served.reward.scores(outputs)), time.monotonic() - began
+        return ChatAnswer(text, "success", served.name, served.revision, len(request.tokens), 0, seconds)
 
     def identity(self) -> Json:
         """All that the scores depend on but the messages."""
@@ -52,4 +52,4 @@ class LocalReward(LocalEngine):
 
     def require_fit(self, served: ServedModel) -> None:
         if served.reward is None:
-            raise UserError(f"{served.name} is not a reward model: it has no scores; give one that served_reward loads")
+            raise UserError(f"{served.name} is not a reward model: it has no scores; load one by served_reward")

@@ -128,7 +128,7 @@ class FusedTables(nn.Module):
             gather: gives each rank's, by rank; every rank must call it equally often.
         """
         for storage in self._storages:
-            storage.replace(gather(storage.packed()))
+            storage.replace(gather(storage.pack_pending()))
 
     def has_finite_gradients(self) -> bool:
         """Whether every number that waits is finite; much quicker than `squared_norm`."""
@@ -158,7 +158,7 @@ class FusedTables(nn.Module):
         if not (0 < float(global_weight) < math.inf):
             raise ValueError(f"global_weight {float(global_weight)} must be above 0 and finite; refuse such a step")
         for storage in self._storages:
-            storage.touched()  # what can fail does so before any row changes
+            storage.touched_rows()  # what can fail does so before any row changes
         self.step += 1
         for storage in self._storages:
             storage.apply(self.optimizer, global_weight, clip_factor, self.step, lr_factor)

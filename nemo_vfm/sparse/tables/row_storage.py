@@ -92,7 +92,7 @@ class RowStorage:
                   if one.grads_GD.numel()]  # fmt: skip
         return not bounds or bool(torch.stack(bounds).isfinite().all())
 
-    def packed(self) -> PackedGradients:
+    def pack_pending(self) -> PackedGradients:
         """What waits, to be sent to other ranks."""
         return pack([one for pending in self._pending for one in pending], self.rows_RD.device)
 
@@ -108,7 +108,7 @@ class RowStorage:
         self._pending: list[list[PendingGradient]] = [[] for _ in self._blocks]
         self._touched: list[TouchedRows | None] = [None] * len(self._blocks)
 
-    def touched(self) -> "list[TouchedRows]":
+    def touched_rows(self) -> "list[TouchedRows]":
         """The touched rows of what waits, of the blocks where something does."""
         for block, pending in enumerate(self._pending):
             if self._touched[block] is None and any(len(one.ids_N) for one in pending):
@@ -121,7 +121,7 @@ class RowStorage:
 
     def squared_norm(self, global_weight: float | Tensor) -> Tensor:
         """Of all rows' gradients after division, fp64; the sums are kept until the step ends or more is added."""
-        self.touched()
+        self.touched_rows()
         total = torch.zeros((), dtype=torch.float64, device=self.rows_RD.device)
         for block, touched in enumerate(self._touched):
             if touched is not None:
@@ -144,7 +144,7 @@ class RowStorage:
         compiled = self.rows_RD.dtype == torch.float32 and (triton or row_kernels.numba_usable(self.rows_RD))
         # A subclass may update otherwise.
         if compiled and type(optimizer) is RowWiseAdaGrad and not optimizer.weight_decay:
-            blocks = [(one.rows_U, one.offsets, one.bags_N, one.weights_N, one.grads_GD) for one in self.touched()]
+            blocks = [(one.rows_U, one.offsets, one.bags_N, one.weights_N, one.grads_GD) for one in self.touched_rows()]
             clip, lr = 1.0 if clip_factor is None else clip_factor, optimizer.lr * lr_factor
             if triton:
                 from nemo_vfm.sparse.tables import triton_kernels
@@ -157,7 +157,7 @@ class RowStorage:
                 row_kernels.update_row_wise(self.rows_RD, self.state["sum"], blocks, numbers)
             return self.forget()
         fill = optimizer.keeps_rows_without_gradient()
-        for rows, sums_UD in (part for touched in self.touched() for part in touched.parts(fill)):
+        for rows, sums_UD in (part for touched in self.touched_rows() for part in touched.parts(fill)):
             sums_UD.div_(global_weight)
             if clip_factor is not None:
                 sums_UD.mul_(clip_factor)

@@ -12,7 +12,7 @@ from nemo_vfm.synth.calls.tool_source import Toolset, ToolSource
 from nemo_vfm.synth.checks.answer_data import NoJson, json_in
 from nemo_vfm.synth.checks.call_schema import check_call
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
-from nemo_vfm.synth.programs.row_program import Ask, Draft, DroppedRow, Program, RowFailed, RowProgram, said, texts_of
+from nemo_vfm.synth.programs.row_program import Ask, Draft, DroppedRow, Program, RowFailed, RowProgram, say, texts_of
 
 _NONE = re.compile(r"\W*none\W*", re.IGNORECASE)
 _PROMPTS = {
@@ -103,7 +103,7 @@ class FunctionCalls:
         if not served:
             (reply,) = texts_of((yield [Ask("decline", values)]))
             verifier = "call_schema: no call, and none is needed"
-            return Draft([said("user", request), said("assistant", reply)], parents, verifier=verifier, more=more)
+            return Draft([say("user", request), say("assistant", reply)], parents, verifier=verifier, more=more)
         asks = [Ask("result", {"tools": values["tools"], "call": _json(call)}) for call in calls]
         try:
             results = [_json(json_in(answer)) for answer in texts_of((yield asks))]
@@ -122,7 +122,7 @@ class FunctionCalls:
                 {"id": call_id, "type": "function", "function": {"name": function["name"], "arguments": given}}
             )
         calling = {"role": "assistant", "content": "", "tool_calls": called}
-        messages: list[Json] = [said("user", request), calling, *answers, said("assistant", reply)]
+        messages: list[Json] = [say("user", request), calling, *answers, say("assistant", reply)]
         return Draft(messages, parents, verifier=f"call_schema: {len(calls)} of {len(calls)} calls fit", more=more)
 
 

@@ -53,7 +53,7 @@ class MadeTools(ToolSource):
         return {"tools": frozenset({"area", "count"})}
 
     def max_sets(self) -> int | None:
-        return self.areas.most()
+        return self.areas.max_texts()
 
     def toolsets(self) -> Program[Sequence[Toolset]]:
         """See `ToolSource`; an area for which there is no valid tool is passed over."""

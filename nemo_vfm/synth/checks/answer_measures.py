@@ -95,6 +95,6 @@ def is_json_object(text: str) -> bool:
         return False
 
 
-def plain(text: str) -> str:
+def normalise(text: str) -> str:
     """In small letters, with single spaces: for comparing phrases."""
     return " ".join(text.split()).casefold()

@@ -60,13 +60,13 @@ def check_call(call: object, tools: Sequence[Mapping[str, Any]]) -> list[str]:
     if not isinstance(call, Mapping):
         return ["call: expected a mapping with name and arguments"]
     if "function" in call and call.get("type", "function") != "function":
-        return [f"call.type: expected 'function', not {_short(call['type'])}"]
+        return [f"call.type: expected 'function', not {_shorten(call['type'])}"]
     function = call.get("function", call)
     if not isinstance(function, Mapping):
         return ["call.function: expected a mapping with name and arguments"]
     known = {tool["function"]["name"]: tool["function"] for tool in tools}
     if not isinstance(name := function.get("name"), str) or name not in known:
-        return [f"call.name: there is no function {_short(name)}; there are {', '.join(sorted(known))}"]
+        return [f"call.name: there is no function {_shorten(name)}; there are {', '.join(sorted(known))}"]
     arguments = function.get("arguments")
     if isinstance(arguments, str):  # a model writes JSON as text; some servers give a mapping
         if len(arguments) > _MAX_LETTERS:
@@ -78,7 +78,7 @@ def check_call(call: object, tools: Sequence[Mapping[str, Any]]) -> list[str]:
         except (ValueError, RecursionError) as error:
             return [f"call.arguments: this is not JSON: {error}"]
     if not isinstance(arguments, dict):
-        return [f"call.arguments: expected a JSON object, not {_short(arguments)}"]
+        return [f"call.arguments: expected a JSON object, not {_shorten(arguments)}"]
     if big := _too_big(arguments):
         return [f"call.arguments: {big}"]
     if (schema := known[name].get("parameters")) is None:
@@ -86,7 +86,7 @@ def check_call(call: object, tools: Sequence[Mapping[str, Any]]) -> list[str]:
     # An argument that the schema does not name is a mistake, unless it says that there may be more.
     open_ended = {"additionalProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref"} & {*schema}
     closed = schema if open_ended else {**schema, "additionalProperties": False}
-    errors = _first(_jsonschema().Draft202012Validator(closed).iter_errors(arguments))
+    errors = _first_errors(_jsonschema().Draft202012Validator(closed).iter_errors(arguments))
     texts = [f"{text[:297]}..." if len(text := str(error.message)) > 300 else text for error in errors]
     return [f"call.arguments{_path(error)}: {text}" for error, text in zip(errors, texts, strict=True)]
 
@@ -97,9 +97,9 @@ def _wrong_tool(place: str, tool: object) -> Iterator[str]:
         return
     function = tool["function"]
     if not isinstance(name := function.get("name"), str) or not _NAME.fullmatch(name):
-        yield f"{place}.function.name: expected 1 to 64 letters, digits, dashes and underscores, not {_short(name)}"
+        yield f"{place}.function.name: expected 1 to 64 letters, digits, dashes and underscores, not {_shorten(name)}"
     if not isinstance(function.get("description", ""), str):
-        yield f"{place}.function.description: expected text, not {_short(function['description'])}"
+        yield f"{place}.function.description: expected text, not {_shorten(function['description'])}"
     for key in sorted(str(key) for key in {*function} - {"name", "description", "parameters", "strict"}):
         yield f"{place}.function.{key}: a function has no such field"
     if (schema := function.get("parameters")) is None:
@@ -115,7 +115,7 @@ def _wrong_tool(place: str, tool: object) -> Iterator[str]:
         yield from refused[:_MAX_SHOWN]
         return
     validator = _jsonschema().Draft202012Validator
-    for error in _first(validator(validator.META_SCHEMA).iter_errors(schema)):
+    for error in _first_errors(validator(validator.META_SCHEMA).iter_errors(schema)):
         yield f"{place}{_path(error)}: {error.message}"
     required = schema.get("required", ())
     if isinstance(required, list | tuple) and isinstance(properties := schema.get("properties", {}), Mapping):
@@ -153,9 +153,9 @@ class _Walk:
                     match = re.fullmatch(r"#/(\$defs|definitions)/([\w-]+)", value) if isinstance(value, str) else None
                     definitions = self._root.get(match[1]) if match else None
                     if match is None or not isinstance(definitions, Mapping) or match[2] not in definitions:
-                        yield f"{at}: {_short(value)} does not lead to a schema under $defs of this one"
+                        yield f"{at}: {_shorten(value)} does not lead to a schema under $defs of this one"
                     elif match[0] in inside:
-                        yield f"{at}: {_short(value)} refers to itself, which is not supported here"
+                        yield f"{at}: {_shorten(value)} refers to itself, which is not supported here"
                     else:
                         yield from self.mistakes(at, definitions[match[2]], inside | {match[0]})
                 elif key in _NAMED and isinstance(value, Mapping):
@@ -165,7 +165,7 @@ class _Walk:
                     yield from self.mistakes(at, value, inside)
 
 
-def _first(errors: Iterator[Any]) -> list[Any]:
+def _first_errors(errors: Iterator[Any]) -> list[Any]:
     """The first few, each once, by place."""
     found = {(tuple(map(str, error.absolute_path)), error.message): error for error in errors}
     return [found[key] for key in sorted(found)][:_MAX_SHOWN]
@@ -190,7 +190,7 @@ def _too_big(value: object) -> str:
     return ""
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

@@ -54,7 +54,7 @@ class _Several:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _TextValue:
     """A choice letter or other text."""
 
     text: str
@@ -69,7 +69,7 @@ class NumberWithUnit:
     unit: str  #: such as "cm" or "%"; empty where there is none
 
 
-_Value = NumberWithUnit | _Several | _Said
+_Value = NumberWithUnit | _Several | _TextValue
 
 
 def final_answer(solution: str) -> str | None:
@@ -117,7 +117,7 @@ def same_answer(first: str, second: str) -> bool | None:
         None where one cannot be read, or they are of kinds that do not compare, such as a number and a choice letter.
     """
     one, other = _value(first), _value(second)
-    return None if one is None or other is None else _same(one, other)
+    return None if one is None or other is None else _same_value(one, other)
 
 
 def _after_last(mark: re.Pattern[str], text: str) -> str | None:
@@ -134,7 +134,7 @@ def _first_sentence(text: str) -> str:
 
 def _is_value(text: str) -> bool:
     value = _value(text)
-    return value.choice if isinstance(value, _Said) else value is not None
+    return value.choice if isinstance(value, _TextValue) else value is not None
 
 
 def _value(text: str) -> _Value | None:
@@ -145,8 +145,8 @@ def _value(text: str) -> _Value | None:
         text = pattern.sub(new, text)
     text = _BEFORE.sub("", " ".join(text.split()).rstrip(".,;").strip())
     if match := _CHOICE.fullmatch(text):
-        return _Said((match[1] or match[2]).upper(), True)
-    return _number(text) or _several(text) or (_Said(text.casefold(), False) if text else None)
+        return _TextValue((match[1] or match[2]).upper(), True)
+    return _number(text) or _parse_several(text) or (_TextValue(text.casefold(), False) if text else None)
 
 
 def _number(text: str) -> NumberWithUnit | None:
@@ -168,7 +168,7 @@ def _number(text: str) -> NumberWithUnit | None:
     return NumberWithUnit(found.number * scale, "")
 
 
-def _several(text: str) -> _Several | None:
+def _parse_several(text: str) -> _Several | None:
     brackets = ""
     if len(text) > 1 and text[0] in "([{" and text[-1] in ")]}":
         brackets, text = text[0] + text[-1], text[1:-1]
@@ -180,26 +180,26 @@ def _several(text: str) -> _Several | None:
     return _Several(items, "" if brackets == "{}" else brackets)
 
 
-def _same(one: _Value, other: _Value) -> bool | None:
+def _same_value(one: _Value, other: _Value) -> bool | None:
     if isinstance(one, NumberWithUnit) and isinstance(other, NumberWithUnit):
-        if _equal(one.number, other.number):
+        if _equal_numbers(one.number, other.number):
             return True
         if (one.unit == "%") == (other.unit == "%"):
             return False
         percent, plain = (one, other) if one.unit == "%" else (other, one)
-        return _equal(percent.number / 100, plain.number)
+        return _equal_numbers(percent.number / 100, plain.number)
     if isinstance(one, _Several) and isinstance(other, _Several):
         if len(one.items) != len(other.items) or (one.brackets and other.brackets and one.brackets != other.brackets):
             return False
         if one.brackets or other.brackets:
-            return all(_same(a, b) for a, b in zip(one.items, other.items, strict=True))
+            return all(_same_value(a, b) for a, b in zip(one.items, other.items, strict=True))
         left = list(other.items)
         for item in one.items:
-            if (found := next((i for i, candidate in enumerate(left) if _same(item, candidate)), None)) is None:
+            if (found := next((i for i, candidate in enumerate(left) if _same_value(item, candidate)), None)) is None:
                 return False
             del left[found]
         return True
-    if isinstance(one, _Said) and isinstance(other, _Said):
+    if isinstance(one, _TextValue) and isinstance(other, _TextValue):
         # Other texts than choices are known to differ only where one says yes and one says no.
         if one.choice != other.choice:
             return None
@@ -210,7 +210,7 @@ def _same(one: _Value, other: _Value) -> bool | None:
     return False if {type(one), type(other)} == {NumberWithUnit, _Several} else None
 
 
-def _equal(one: Number, other: Number) -> bool:
+def _equal_numbers(one: Number, other: Number) -> bool:
     if isinstance(one, Fraction) and isinstance(other, Fraction):
         return one == other
     return abs(float(one) - float(other)) <= _RELATIVE * max(abs(float(one)), abs(float(other)))
@@ -271,7 +271,7 @@ class _NumberReader:
                     raise ValueError
                 value = value**exponent.numerator
             else:
-                value = _real(float(value) ** float(exponent))
+                value = _require_real(float(value) ** float(exponent))
         return -value if sign == "-" else value
 
     def _atom(self) -> Number:
@@ -317,7 +317,7 @@ class _NumberReader:
             above, below = (round(part ** (1 / degree)) for part in (value.numerator, value.denominator))
             if (root := Fraction(above, below)) ** degree == value:
                 return root
-        return _real(float(value) ** (1 / degree))
+        return _require_real(float(value) ** (1 / degree))
 
     def _argument(self) -> Number:
         if self._next() == "{":
@@ -349,7 +349,7 @@ class _NumberReader:
         return None
 
 
-def _real(value: float | complex) -> float:
+def _require_real(value: float | complex) -> float:
     if isinstance(value, complex):
         raise ValueError
     return value

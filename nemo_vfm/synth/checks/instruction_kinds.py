@@ -89,7 +89,7 @@ def draw(
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class InstructionKind:
     """A kind of instruction."""
 
     #: its values, from a generator, words to choose from, and the prompt that it will follow
@@ -122,38 +122,38 @@ def _two_parts(answer: str, values: Values) -> bool:
     return len(parts) == 2 and all(parts) and parts[0] != parts[1]
 
 
-KINDS: dict[str, Kind] = {
-    "min_words": Kind(
+KINDS: dict[str, InstructionKind] = {
+    "min_words": InstructionKind(
         _count(60, 300, 20),
         ("Write at least {count} words.", "Use no fewer than {count} words.",
          "Make it {count} words or longer."),
         lambda a, v: len(measure.words(a)) >= v["count"],
     ),
-    "max_words": Kind(
+    "max_words": InstructionKind(
         _count(100, 300, 20),
         ("Write at most {count} words.", "Stay within {count} words.", "Do not go beyond {count} words."),
         lambda a, v: len(measure.words(a)) <= v["count"],
         frozenset({"repeat_prompt"}),
     ),
-    "min_sentences": Kind(
+    "min_sentences": InstructionKind(
         _count(3, 10),
         ("Use {count} sentences or more.", "Your reply needs at least {count} sentences."),
         lambda a, v: measure.num_sentences(a) >= v["count"],
     ),
-    "max_sentences": Kind(
+    "max_sentences": InstructionKind(
         _count(4, 12),
         ("Use no more than {count} sentences.", "Say it in at most {count} sentences."),
         lambda a, v: measure.num_sentences(a) <= v["count"],
         _SHAPED | _LINES | {"repeat_prompt"},
     ),
-    "paragraphs": Kind(
+    "paragraphs": InstructionKind(
         _count(2, 6),
         ("Write exactly {count} paragraphs, with a blank line between them.",
          "Divide the text by blank lines into {count} paragraphs, no more and no fewer."),
         lambda a, v: len(measure.paragraphs(a)) == v["count"],
         _SHAPED | {"json_object", "repeat_prompt"},
     ),
-    "paragraph_start": Kind(
+    "paragraph_start": InstructionKind(
         lambda rng, words, prompt: {"count": (count := rng.randint(2, 5)), "place": rng.randint(1, count),
                                     "word": rng.choice(words)},
         ("Write {count} paragraphs with a blank line between them; the first word of paragraph {place} is {word}.",
@@ -163,139 +163,139 @@ KINDS: dict[str, Kind] = {
         _SHAPED | _WHOLE,
         lambda v: [v["word"]],
     ),
-    "divided_parts": Kind(
+    "divided_parts": InstructionKind(
         _count(2, 5),
         ("Give {count} parts, and put a line that is only *** between two of them.",
          "Split your text into exactly {count} parts by lines that hold *** and nothing else."),
         lambda a, v: len(parts := measure.divided_parts(a)) == v["count"] and all(parts),
         _SHAPED | {"json_object", "repeat_prompt"},
     ),
-    "include_words": Kind(
+    "include_words": InstructionKind(
         lambda rng, words, prompt: {"words": rng.sample(list(words), rng.randint(2, min(4, len(words))))},
         ("Use each of these words: {words}.", "The words {words} must all occur in it."),
         lambda a, v: all(measure.occurrences(word, a) for word in v["words"]),
         fixed=lambda v: list(v["words"]),
     ),
-    "avoid_words": Kind(
+    "avoid_words": InstructionKind(
         _avoidable_words,
         ("Use none of these words: {words}.", "Leave out the words {words}."),
         lambda a, v: not any(measure.occurrences(word, a) for word in v["words"]),
     ),
-    "word_frequency": Kind(
+    "word_frequency": InstructionKind(
         lambda rng, words, prompt: {"word": rng.choice(words), "count": rng.randint(2, 4)},
         ("Use the word {word} at least {count} times.", "The word {word} must occur {count} times or more."),
         lambda a, v: measure.occurrences(v["word"], a) >= v["count"],
         fixed=lambda v: [v["word"]] * v["count"],
     ),
-    "min_letters": Kind(
+    "min_letters": InstructionKind(
         lambda rng, words, prompt: {"letter": rng.choice(_FREQUENT), "count": rng.randint(5, 20)},
         ("The letter {letter} must occur at least {count} times.",
          "Use the letter {letter} no fewer than {count} times."),
         lambda a, v: a.lower().count(v["letter"].lower()) >= v["count"],
     ),
-    "max_letters": Kind(
+    "max_letters": InstructionKind(
         lambda rng, words, prompt: {"letter": rng.choice(_RARE), "count": rng.randint(4, 9)},
         ("The letter {letter} may occur at most {count} times.", "Use the letter {letter} {count} times or less."),
         lambda a, v: a.lower().count(v["letter"].lower()) <= v["count"],
         frozenset({"repeat_prompt"}),
     ),
-    "json_object": Kind(
+    "json_object": InstructionKind(
         lambda rng, words, prompt: {},
         ("Answer with one JSON object and nothing around it.", "The whole answer must be a single valid JSON object."),
         lambda a, v: measure.is_json_object(a),
         _SHAPED | _WHOLE | _LINES | {"end_phrase", "highlights", "no_commas"},
     ),
-    "bullets": Kind(
+    "bullets": InstructionKind(
         _count(2, 6),
         ("Include exactly {count} bullet points, each on a line that begins with * or -.",
          "Put {count} bullets into it, no more and no fewer; each is a line that begins with * or -."),
         lambda a, v: measure.num_bullets(a) == v["count"],
         frozenset({"repeat_prompt"}),
     ),
-    "title": Kind(
+    "title": InstructionKind(
         lambda rng, words, prompt: {},
         ("Give it a title in double angle brackets, like <<this>>.",
          "It needs a title, which stands between << and >>."),
         lambda a, v: any(line.partition("<<")[2].rpartition(">>")[0].strip("<> \t") for line in a.splitlines()),
     ),
-    "highlights": Kind(
+    "highlights": InstructionKind(
         _count(2, 4),
         ("Highlight at least {count} passages with asterisks, like *this*.",
          "Mark {count} or more passages with markdown emphasis: *so*."),
         lambda a, v: measure.num_highlights(a) >= v["count"],
     ),
-    "placeholders": Kind(
+    "placeholders": InstructionKind(
         _count(2, 4),
         ("Leave at least {count} placeholders in square brackets, such as [name].",
          "Wherever a detail is to be filled in later, write a placeholder like [date]; use {count} or more."),
         lambda a, v: measure.num_placeholders(a) >= v["count"],
     ),
-    "postscript": Kind(
+    "postscript": InstructionKind(
         _one("marker", ("P.S.", "P.P.S.")),
         ("Add a postscript on a line that begins with {marker}",
          "Close with a postscript; its line starts with {marker}"),
         lambda a, v: any(line.strip().lower().startswith(v["marker"].lower()) for line in a.splitlines()),
         fixed=lambda v: [v["marker"]],
     ),
-    "no_commas": Kind(
+    "no_commas": InstructionKind(
         lambda rng, words, prompt: {},
         ("Do without commas.", "Your text must not contain a single comma."),
         lambda a, v: measure.COMMA.search(a) is None,
         frozenset({"repeat_prompt"}),
     ),
-    "uppercase": Kind(
+    "uppercase": InstructionKind(
         lambda rng, words, prompt: {},
         ("Write everything in capital letters.", "Use capital letters only."),
         lambda a, v: a.isupper(),
         frozenset({"lowercase", "sections"}),
     ),
-    "lowercase": Kind(
+    "lowercase": InstructionKind(
         lambda rng, words, prompt: {},
         ("Write everything in small letters.", "Do not use a capital letter anywhere."),
         lambda a, v: a.islower(),
         frozenset({"capital_words", "sections"}),
     ),
-    "capital_words": Kind(
+    "capital_words": InstructionKind(
         _count(2, 8),
         ("Write at least {count} words entirely in capitals.", "No fewer than {count} words must be in ALL CAPITALS."),
         lambda a, v: sum(len(word) > 1 and word.isupper() for word in measure.words(a)) >= v["count"],
     ),
-    "start_phrase": Kind(
+    "start_phrase": InstructionKind(
         _one("phrase", STARTS),
         ("Begin with exactly these words: {phrase}", "The first words of your answer must be {phrase}"),
-        lambda a, v: measure.plain(a).startswith(measure.plain(v["phrase"])),
+        lambda a, v: measure.normalise(a).startswith(measure.normalise(v["phrase"])),
         _WHOLE,
         lambda v: [v["phrase"]],
     ),
-    "end_phrase": Kind(
+    "end_phrase": InstructionKind(
         _one("phrase", ENDS),
         ("End with exactly this, and nothing after it: {phrase}", "The very last words must be {phrase}"),
-        lambda a, v: a.strip().strip('"').casefold().endswith(measure.plain(v["phrase"])),
+        lambda a, v: a.strip().strip('"').casefold().endswith(measure.normalise(v["phrase"])),
         frozenset({"quotation", "json_object"}),
         lambda v: [v["phrase"]],
     ),
-    "quotation": Kind(
+    "quotation": InstructionKind(
         lambda rng, words, prompt: {},
         ("Put your whole answer in double quotation marks.", 'Begin and end with a double quotation mark (").'),
         lambda a, v: len(text := a.strip()) > 1 and text[0] == text[-1] == '"',
         _WHOLE | {"bullets"},
     ),
-    "two_responses": Kind(
+    "two_responses": InstructionKind(
         lambda rng, words, prompt: {},
         ("Give two different answers, and part them with a line of six asterisks: ******",
          "Write two answers that differ. Between them stand six asterisks: ******"),
         _two_parts,
         _SHAPED | _WHOLE,
     ),
-    "repeat_prompt": Kind(
+    "repeat_prompt": InstructionKind(
         lambda rng, words, prompt: {"prompt": prompt},
         ("First repeat the request above word for word, then answer it.",
          "Before you answer, write down the request above again without changing a word."),
-        lambda a, v: measure.plain(a).startswith(measure.plain(v["prompt"])),
+        lambda a, v: measure.normalise(a).startswith(measure.normalise(v["prompt"])),
         _WHOLE | _SHAPED,
         lambda v: [v["prompt"]],
     ),
-    "sections": Kind(
+    "sections": InstructionKind(
         lambda rng, words, prompt: {"marker": rng.choice(("Section", "Part", "Chapter")), "count": rng.randint(2, 5)},
         ("Write {count} sections; the line before each is {marker} and its number, from {marker} 1 on.",
          "Structure it in {count} sections, headed {marker} 1 and so on, each heading on a line of its own."),
@@ -303,10 +303,10 @@ KINDS: dict[str, Kind] = {
         frozenset({"json_object", "repeat_prompt"}),
         lambda v: [v["marker"]] * v["count"],
     ),
-    "choice": Kind(
+    "choice": InstructionKind(
         _one("options", CHOICES),
         ("Answer with one of these and nothing else: {options}", "Reply with exactly one of the following: {options}"),
-        lambda a, v: measure.plain(a).strip('".') in {measure.plain(one).strip('".') for one in v["options"]},
+        lambda a, v: measure.normalise(a).strip('".') in {measure.normalise(one).strip('".') for one in v["options"]},
     ),
 }  # fmt: skip
 

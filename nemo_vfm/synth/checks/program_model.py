@@ -1,7 +1,6 @@
 """Runs programs as a model answers questions: they are paced and journaled, and hold up no other row."""
 
 import json
-import os
 import platform
 import threading
 from collections.abc import Sequence
@@ -9,9 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.network.chat import Said
+from nemo_vfm.core.network.chat import ChatAnswer
 from nemo_vfm.core.network.endpoint import EndpointFault
 from nemo_vfm.core.network.permission import UserOnly
+from nemo_vfm.core.process import num_cores
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.checks.limited_child import Ending, Limits, protections, run_python
 
@@ -54,7 +54,7 @@ class ProgramModel:
     Args:
         limits: of each program.
         at_once: programs that run at the same time; the others wait, and no limit of time counts that. None takes the
-            number of cores: more would make programs late that are not slow.
+            cores that this process may use: more would make programs late that are not slow.
         strict: refuse to run programs where files, network or processes cannot be limited. Only the command line can
             say false.
     """
@@ -65,7 +65,7 @@ class ProgramModel:
         if at_once is not None and at_once < 1:
             raise ValueError(f"at_once is {at_once}; it must be at least 1")
         self.limits, self.at_once, self.strict = limits, at_once, strict
-        self._places = threading.BoundedSemaphore(at_once or os.cpu_count() or 1)
+        self._places = threading.BoundedSemaphore(at_once or num_cores())
 
     def ready(self) -> None:
         """Raise UserError where no program can be run."""
@@ -88,7 +88,7 @@ class ProgramModel:
         """See `ChatModel`: the version of Python, and the limits."""
         return ["python", platform.python_version(), asdict(self.limits)]
 
-    def say(self, messages: Sequence[Json]) -> Said:
+    def say(self, messages: Sequence[Json]) -> ChatAnswer:
         """How the program ended.
 
         Raises:
@@ -103,4 +103,4 @@ class ProgramModel:
             raise EndpointFault(f"the program was not run: {done.stderr}")
         end = ProgramEnd(done.ending, done.reached_end, done.stdout, done.stderr[-_MAX_STDERR:])
         text = json.dumps(asdict(end), ensure_ascii=False)
-        return Said(text, "success", f"python {platform.python_version()}", "", 0, 0, done.seconds)
+        return ChatAnswer(text, "success", f"python {platform.python_version()}", "", 0, 0, done.seconds)

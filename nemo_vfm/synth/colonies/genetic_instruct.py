@@ -23,7 +23,7 @@ from nemo_vfm.synth.programs.row_program import (
     RowFailed,
     RowProgram,
     ended_row,
-    said,
+    say,
 )
 
 _LABEL = re.compile(r"^\W*(?:new |harder )?(?:programming )?task\W*:\s*", re.IGNORECASE)
@@ -185,7 +185,7 @@ def _trial(one: Offspring, min_score: float, min_tests: int) -> Generator[Ask, s
     one.scores = {name: scores[name] for name in _SCORES}
     if min(one.scores.values()) < min_score:
         return DroppedRow("judged below the least score")
-    messages = [said("user", one.task), said("assistant", answer)]
+    messages = [say("user", one.task), say("assistant", answer)]
     verifier = f"python: {count} of {count} tests pass"
     return Draft(messages, one.parents, one.scores, verifier, more={"tests": tests}, earlier=one.answers)
 

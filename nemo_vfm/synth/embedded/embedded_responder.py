@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from nemo_vfm.core.network.chat import Said
+from nemo_vfm.core.network.chat import ChatAnswer
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.embedded import made_answers, made_obedience, made_tasks
 from nemo_vfm.synth.embedded.word_draw import AnswerForm, WordDraw, numbered_list
@@ -13,7 +13,7 @@ _ATTRIBUTES = ("helpfulness", "correctness", "coherence", "complexity", "verbosi
 _ANSWERS = re.compile(r"<answer_a>\n(.*)\n</answer_a>.*<answer_b>\n(.*)\n</answer_b>", re.DOTALL)
 
 
-def _better(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
+def _prefer_longer(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
     """The longer one, most often: a judge is swayed by the order now and then, and does not always decide."""
     answers = _ANSWERS.search(found.string)
     if answers is None or draw.share() < 0.1 or len(answers[1]) == len(answers[2]):
@@ -26,7 +26,7 @@ def _better(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> s
 _FORMS = (
     *made_answers.FORMS,
     *made_tasks.FORMS,
-    AnswerForm(re.compile(r"last line say A, B or tie"), _better),
+    AnswerForm(re.compile(r"last line say A, B or tie"), _prefer_longer),
     AnswerForm(
         re.compile(r"number from 0 to 4"),
         lambda found, _, draw: "\n".join(f"{name}: {draw.number(5)}" for name in _ATTRIBUTES),
@@ -65,7 +65,7 @@ class EmbeddedResponder:
         """See `FreeModel`."""
         return True
 
-    def say(self, messages: Sequence[Json]) -> Said:
+    def say(self, messages: Sequence[Json]) -> ChatAnswer:
         """A made answer, a function of the messages and the name alone."""
         draw = WordDraw(json.dumps([self.name, *messages], sort_keys=True))
         wrong, last = draw.share() < self.error_rate, messages[-1]
@@ -81,4 +81,4 @@ class EmbeddedResponder:
         else:
             text = f"{draw.sentence()} {draw.sentence()}" if made is None or wrong else made
         asked = sum(len(str(message["content"]).split()) for message in messages)
-        return Said(text, "success", self.name, "", asked, len(text.split()), 0.0)
+        return ChatAnswer(text, "success", self.name, "", asked, len(text.split()), 0.0)

@@ -23,7 +23,7 @@ _CALM = "the sea is calm now"
 _Asked = Mapping[str, Mapping[str, Any]]
 
 
-def _obedient(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str | None:
+def _obey(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str | None:
     """An answer that obeys what any turn of the user asks; None where none asks anything."""
     turns = [str(message["content"]) for message in messages if message["role"] == "user"]
     asked: dict[str, dict[str, Any]] = {}  # of each kind that a turn asks for the values
@@ -115,5 +115,5 @@ def _in_case(text: str, asked: _Asked) -> str:
 #: Any question may stand in a conversation with instructions, so the second form comes last of all.
 FORMS = (
     AnswerForm(re.compile(r"take back what you asked"), lambda found, messages, draw: draw.question()),
-    AnswerForm(re.compile(r"\A"), _obedient),
+    AnswerForm(re.compile(r"\A"), _obey),
 )

@@ -112,7 +112,7 @@ def _task(draw: WordDraw) -> str:
             f"a whole number and returns {factor} times the number plus {more}.")  # fmt: skip
 
 
-def _harder(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
+def _harden(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
     """The task with one more condition; another task where it has one."""
     task = re.search(r"<task>\n(.*)\n</task>", found.string)
     if task is None or not _FUNCTION.search(task[1]) or _LEAST.search(task[1]):
@@ -185,7 +185,7 @@ FORMS = (
         lambda found, messages, draw: numbered_list(found, lambda: _task(draw)),
     ),
     AnswerForm(re.compile(r"Write one programming task"), lambda found, messages, draw: _task(draw)),
-    AnswerForm(re.compile(r"Make this programming task harder"), _harder),
+    AnswerForm(re.compile(r"Make this programming task harder"), _harden),
     AnswerForm(re.compile(r"Solve this programming task"), _solution),
     AnswerForm(re.compile(r"Write tests for a solution"), _tests),
     AnswerForm(

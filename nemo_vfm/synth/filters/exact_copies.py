@@ -20,7 +20,7 @@ class ExactCopies:
         require_turns(turns)
         self.turns = turns
 
-    def opened(self) -> Callable[[Draft], str | None]:
+    def make_rule(self) -> Callable[[Draft], str | None]:
         """See `OrderedFilter`."""
         known = set[bytes]()
 

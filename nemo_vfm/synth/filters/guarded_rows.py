@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from nemo_vfm.synth.checks.answer_measures import plain
+from nemo_vfm.synth.checks.answer_measures import normalise
 from nemo_vfm.synth.filters.turn_texts import answer_of
 from nemo_vfm.synth.programs.judgement import transcript
 from nemo_vfm.synth.programs.row_program import Ask, Draft, Program, RowFailed, texts_of
@@ -33,7 +33,7 @@ class GuardedRows:
         if drop is not None and (not drop or not all(one.strip() for one in drop)):
             raise ValueError(f"drop must name at least one category, or be null for all of them, got {list(drop)}")
         self.drop, self.prompt, self.role = drop, prompt, role
-        self._dropped = None if drop is None else {plain(one) for one in drop}
+        self._dropped = None if drop is None else {normalise(one) for one in drop}
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
         """See `AskingFilter`."""
@@ -52,7 +52,7 @@ class GuardedRows:
         if categories is None:
             return None
         for category in categories:
-            if self._dropped is None or plain(category) in self._dropped:
+            if self._dropped is None or normalise(category) in self._dropped:
                 return f"unsafe: {category}"
         return None if categories else "unsafe, without a category"
 

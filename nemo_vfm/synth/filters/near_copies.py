@@ -34,7 +34,7 @@ class NearCopies:
         self.threshold, self.turns, self.shingles = threshold, turns, shingles
         self.num_hashes, self.max_gb = num_hashes, max_gb
 
-    def opened(self) -> Callable[[Draft], str | None]:
+    def make_rule(self) -> Callable[[Draft], str | None]:
         """See `OrderedFilter`.
 
         Its rule raises:

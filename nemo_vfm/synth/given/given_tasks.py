@@ -13,7 +13,7 @@ from nemo_vfm.synth.given.row_source import (
     licence_of,
     messages_of,
 )
-from nemo_vfm.synth.programs.row_program import Program, Task, TaskSource
+from nemo_vfm.synth.programs.row_program import Program, RowTask, TaskSource
 
 
 class GivenTasks(TaskSource):
@@ -37,12 +37,12 @@ class GivenTasks(TaskSource):
         self.rows, self.column, self.answer, self.licence = rows, column, answer, licence
         self.flag, self.turns = flag, turns
 
-    def all_tasks(self) -> Program[Iterable[Task]]:
+    def all_tasks(self) -> Program[Iterable[RowTask]]:
         """See `TaskSource`: in the order of the rows, read as far as needed."""
         yield from ()
         return self.each()
 
-    def each(self) -> Iterator[Task]:
+    def each(self) -> Iterator[RowTask]:
         """One after the other."""
         for row in self.rows.given_rows():
             if row.fault:
@@ -53,7 +53,7 @@ class GivenTasks(TaskSource):
             if isinstance(truth, bool) or not isinstance(truth, str | int | float | None):
                 raise UserError(f"column {self.answer} of {row.where} holds {kind_of_value(truth)}, expected a text or "
                                 "a number")  # fmt: skip
-            yield Task(
+            yield RowTask(
                 messages, origin(row), None if truth is None else str(truth), licence_of(row, self.licence), flagged
             )
 

@@ -8,7 +8,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.network.thought import split_thought
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.programs.row_program import said
+from nemo_vfm.synth.programs.row_program import say
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 Messages = list[dict[str, Json]]
@@ -76,7 +76,7 @@ def messages_of(row: GivenRow, column: str) -> Messages:
     if isinstance(value, str):
         if not value.strip():
             raise UserError(f"column {column} of {row.where} holds an empty text, expected what the user says")
-        return [said("user", value)]
+        return [say("user", value)]
     if not isinstance(value, list) or not value:
         kind = "an empty list" if isinstance(value, list) else kind_of_value(value)
         raise UserError(f"column {column} of {row.where} holds {kind}, expected a text or a list of messages")

@@ -17,7 +17,7 @@ from nemo_vfm.synth.programs.row_program import (
     RowFailed,
     RowProgram,
     ended_row,
-    said,
+    say,
     texts_of,
 )
 
@@ -90,7 +90,7 @@ class ClosedQa(Pipeline):
         instruction = items[place]
         name = random.Random(f"{self.seed} {instruction}").choice(sorted(self.templates))
         template = self.templates[name]
-        user = said("user", template.fill({"document": document, "instruction": instruction}))
+        user = say("user", template.fill({"document": document, "instruction": instruction}))
         (answer,) = texts_of((yield [Ask(None, before=(user,))]))
         quoted = quotations(answer, self.min_words)
         if len(quoted) < self.min_quotations:
@@ -99,7 +99,7 @@ class ClosedQa(Pipeline):
             return DroppedRow("a quotation is not in the document")
         parents = {"document": given.where, "kind": kind, "instruction": instruction}
         return Draft(
-            [user, said("assistant", answer)], {**parents, "template": f"{name}/{template.version}"},
+            [user, say("assistant", answer)], {**parents, "template": f"{name}/{template.version}"},
             verifier=f"quotations/1: {len(quoted)} of {len(quoted)} are in the document",
             licence=licence_of(given, self.licence),
         )  # fmt: skip

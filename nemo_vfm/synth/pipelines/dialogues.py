@@ -14,10 +14,10 @@ from nemo_vfm.synth.programs.row_program import (
     DroppedRow,
     RowFailed,
     RowProgram,
-    Task,
+    RowTask,
     TaskPipeline,
     TaskSource,
-    said,
+    say,
     texts_of,
 )
 
@@ -52,7 +52,7 @@ class Dialogues(TaskPipeline):
     def roles(self) -> Sequence[str]:
         return [*self.tasks.roles(), *([] if self.reward.least is None else ["reward"])]
 
-    def row(self, task: Task) -> RowProgram:
+    def row(self, task: RowTask) -> RowProgram:
         """All turns of a dialogue on a task."""
         persona = random.Random(transcript(task.messages)).choice(self.personas)
         messages: list[Mapping[str, Json]] = list(task.messages)
@@ -64,9 +64,9 @@ class Dialogues(TaskPipeline):
                     raise RowFailed("a turn of the user is only polite")
                 if any(plain_words(spoken) == plain_words(str(one["content"])) for one in messages):
                     return DroppedRow("a turn of the user repeats an earlier one")
-                messages.append(said("user", spoken))
+                messages.append(say("user", spoken))
             (answer,) = texts_of((yield [Ask(None, before=tuple(messages))]))
-            messages.append(said("assistant", answer))
+            messages.append(say("assistant", answer))
         scores = dict[str, float]()
         if (reward := self.reward).least is not None:
             (scores,) = reward.read((yield [reward.ask(messages)]))

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.given.given_tasks import origin
 from nemo_vfm.synth.given.row_source import GivenRow, RowSource, licence_of, messages_of
-from nemo_vfm.synth.programs.row_program import Draft, Pipeline, Program, RowFailed, RowProgram, said
+from nemo_vfm.synth.programs.row_program import Draft, Pipeline, Program, RowFailed, RowProgram, say
 
 #: What this run writes anew; a given row's own is kept in `given_row`.
 _WRITTEN = ("id", "parents", "scores", "verifier", "licence", "asked", "truncated", "seed")
@@ -44,7 +44,7 @@ class GivenRows(Pipeline):
         column, answer, values = self.column, self.answer, given.values
         messages = messages_of(given, column)
         if answer is not None:
-            messages.append(said("assistant", given.text(answer)))
+            messages.append(say("assistant", given.text(answer)))
         more = {name: value for name, value in values.items() if name not in (*_WRITTEN, column, answer)}
         models = values.get("models")
         more |= {"generator": values.get("generator"), "models": models if isinstance(models, dict) else {}}

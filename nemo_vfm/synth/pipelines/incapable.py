@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.synth.programs.judgement import says_yes
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, in_turn, lists_of
-from nemo_vfm.synth.programs.row_program import Ask, Draft, DroppedRow, Program, RowFailed, RowProgram, said, texts_of
+from nemo_vfm.synth.programs.row_program import Ask, Draft, DroppedRow, Program, RowFailed, RowProgram, say, texts_of
 
 #: What the judge is asked (the prompt), and the rule that a no breaks.
 _JUDGED = {
@@ -63,5 +63,5 @@ class Incapable:
         for verdict, rule in zip(verdicts, _JUDGED.values(), strict=True):
             if not says_yes(verdict):
                 return DroppedRow(rule)
-        messages = [said("user", request), said("assistant", reply)]
+        messages = [say("user", request), say("assistant", reply)]
         return Draft(messages, {"limit": limit, "request": request})

@@ -15,10 +15,10 @@ from nemo_vfm.synth.programs.row_program import (
     Program,
     RowFailed,
     RowProgram,
-    Task,
+    RowTask,
     TaskPipeline,
     TaskSource,
-    said,
+    say,
     texts_of,
 )
 
@@ -73,7 +73,7 @@ class Instructions(TaskPipeline):
         tasks = yield from self.tasks.all_tasks()
         return (self.row(task, self.forms[number % len(self.forms)]) for number, task in enumerate(tasks))
 
-    def row(self, task: Task, form: Form = "one_turn") -> RowProgram:
+    def row(self, task: RowTask, form: Form = "one_turn") -> RowProgram:
         """A conversation on a task whose answers obey."""
         rng = random.Random(f"{form}\n{transcript(task.messages)}")
         kinds = self.kinds if form == "one_turn" else self.kinds - {*_OF_ONE_TURN}
@@ -86,20 +86,20 @@ class Instructions(TaskPipeline):
                 return DroppedRow("the first answer obeys what was drawn")
             instructions, told = found, " ".join(one.text for one in found)
             asked = rng.choice(_REVISING).format(told)
-            messages = [*task.messages, said("assistant", first), said("user", asked)]
+            messages = [*task.messages, say("assistant", first), say("user", asked)]
         else:
             instructions = self._draw(rng, task, kinds)
             told = " ".join(one.text for one in instructions)
             *before, last = task.messages
             told = told if form == "one_turn" else rng.choice(_LASTING).format(told)
-            messages = [*before, said("user", f"{str(last['content']).strip()}\n\n{told}")]
+            messages = [*before, say("user", f"{str(last['content']).strip()}\n\n{told}")]
         turns = self.turns if form == "all_turns" else 1
         for turn in range(turns):
             if turn:
                 (spoken,) = texts_of((yield [Ask("next_turn", {"transcript": transcript(messages)})]))
                 if any(plain_words(spoken) == plain_words(str(one["content"])) for one in messages):
                     return DroppedRow("a turn of the user repeats an earlier one")
-                messages.append(said("user", spoken))
+                messages.append(say("user", spoken))
             if broken := (yield from self._answer(messages, instructions)):
                 return DroppedRow(broken)
         obeyed = ", ".join(one.kind for one in instructions)
@@ -107,7 +107,7 @@ class Instructions(TaskPipeline):
                      verifier=f"{_CHECK}: {turns} of {turns} answers obey: {obeyed}", licence=task.licence,
                      more={"instructions": [one.row() for one in instructions]})  # fmt: skip
 
-    def _draw(self, rng: random.Random, task: Task, kinds: frozenset[str]) -> list[Instruction]:
+    def _draw(self, rng: random.Random, task: RowTask, kinds: frozenset[str]) -> list[Instruction]:
         count = rng.randint(1, self.most)
         if not (found := draw(rng, count, prompt=str(task.messages[-1]["content"]), kinds=kinds)):
             raise RowFailed("no instruction of the kinds fits the task")
@@ -119,6 +119,6 @@ class Instructions(TaskPipeline):
         for attempt in range(self.attempts):
             (answer,) = texts_of((yield [Ask(None, before=tuple(messages), sample=attempt)]))
             if not (broken := [one.kind for one in instructions if not one.holds(answer.strip())]):
-                messages.append(said("assistant", answer))
+                messages.append(say("assistant", answer))
                 return None
         return f"not obeyed: {broken[0]}"

@@ -15,9 +15,9 @@ from nemo_vfm.synth.programs.row_program import (
     Program,
     RowFailed,
     RowProgram,
-    Task,
+    RowTask,
     parents_of,
-    said,
+    say,
     texts_of,
 )
 
@@ -53,17 +53,17 @@ class KeywordTasks(Pipeline):
         return {**LIST_PROMPTS, **about, **tasks}
 
     def max_rows(self) -> int | None:
-        known = [one for one in (self.bank.most(), self.max_keywords) if one is not None]
+        known = [one for one in (self.bank.max_texts(), self.max_keywords) if one is not None]
         return min(known) * self.tasks * len(self.levels) if known else None
 
     def candidates(self) -> Program[Iterable[RowProgram]]:
         found = yield from self._find_tasks()
         return (self.row(task, place) for task, place in found.items())
 
-    def all_tasks(self) -> Program[Sequence[Task]]:
+    def all_tasks(self) -> Program[Sequence[RowTask]]:
         """See `TaskSource`."""
         found = yield from self._find_tasks()
-        return [Task([said("user", task)], parents_of(task, place)) for task, place in found.items()]
+        return [RowTask([say("user", task)], parents_of(task, place)) for task, place in found.items()]
 
     def _find_tasks(self) -> Program[dict[str, dict[str, str]]]:
         """Each task once, with its keyword and level."""
@@ -84,7 +84,7 @@ class KeywordTasks(Pipeline):
     def row(self, task: str, place: Mapping[str, str]) -> RowProgram:
         """A task about a keyword and level, and its answer."""
         (answer,) = texts_of((yield [Ask("answer", {"task": task})]))
-        messages, verifier = [said("user", task), said("assistant", answer)], ""
+        messages, verifier = [say("user", task), say("assistant", answer)], ""
         if self.code:
             blocks = code_blocks(answer)
             if not blocks:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.programs.judgement import says_yes, transcript
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, in_turn, lists_of, plain_words
-from nemo_vfm.synth.programs.row_program import Ask, Draft, DroppedRow, Program, RowFailed, RowProgram, said, texts_of
+from nemo_vfm.synth.programs.row_program import Ask, Draft, DroppedRow, Program, RowFailed, RowProgram, say, texts_of
 
 #: What the judge is asked (the prompt) about a turn and its answer, and the rule that a no breaks.
 _OF_DISTRACTORS = {"leads_away": "a distractor is on topic", "stays": "an answer follows a distractor"}
@@ -63,16 +63,16 @@ class OnTopic:
         (rules,) = texts_of((yield [Ask("rules", {"domain": domain, "purpose": purpose})]))
         rng = random.Random(f"{domain}\n{purpose}")
         away = rng.sample(range(1, self.turns), self.distractors)
-        messages: list[Mapping[str, Json]] = [said("system", rules)]
+        messages: list[Mapping[str, Json]] = [say("system", rules)]
         for turn in range(self.turns):
             values = {"rules": rules.strip(), "transcript": transcript(messages[1:]) or _NOTHING_YET}
             (spoken,) = texts_of((yield [Ask("distractor" if turn in away else "on_topic_turn", values)]))
             if any(plain_words(spoken) == plain_words(str(one["content"])) for one in messages):
                 return DroppedRow("a turn of the user repeats an earlier one")
-            messages.append(said("user", spoken))
+            messages.append(say("user", spoken))
             (answer,) = texts_of((yield [Ask(None, before=tuple(messages))]))
             values |= {"transcript": transcript(messages[1:]), "answer": answer}
-            messages.append(said("assistant", answer))
+            messages.append(say("assistant", answer))
             judged = _OF_DISTRACTORS if turn in away else _OF_OTHERS
             verdicts = texts_of((yield [Ask(name, values, model="judge") for name in judged]))
             for verdict, rule in zip(verdicts, judged.values(), strict=True):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nemo_vfm.synth.checks.final_answer import final_answer, same_answer
-from nemo_vfm.synth.programs.judgement import COMPARE_PROMPTS, Reward, better, transcript
+from nemo_vfm.synth.programs.judgement import COMPARE_PROMPTS, Reward, compare_answers, transcript
 from nemo_vfm.synth.programs.row_program import (
     GENERATOR,
     Ask,
@@ -16,10 +16,10 @@ from nemo_vfm.synth.programs.row_program import (
     Program,
     RowFailed,
     RowProgram,
-    Task,
+    RowTask,
     TaskPipeline,
     TaskSource,
-    said,
+    say,
 )
 
 Decider = Literal["truth", "judge", "reward"]
@@ -74,7 +74,7 @@ class Preferences(TaskPipeline):
         judges = [role for role in ("judge", "reward") if role in self.by or (role == "reward" and self.scored)]
         return [*self.tasks.roles(), *(role for role in self.responders if role != GENERATOR), *judges]
 
-    def row(self, task: Task) -> RowProgram:
+    def row(self, task: RowTask) -> RowProgram:
         """A chosen and a rejected answer to a task."""
         roles = [role for role in self.responders for _ in range(self.samples)]
         asks = [Ask(None, before=tuple(task.messages), sample=number % self.samples, model=role)
@@ -101,13 +101,13 @@ class Preferences(TaskPipeline):
             if decider != "truth" and least is not None and scores["chosen"] < least:
                 return DroppedRow("the better answer is below the least reward")
         sides = {"chosen": pair[0], "rejected": pair[1]}
-        more = {name: [said("assistant", one.text)] for name, one in sides.items()}
+        more = {name: [say("assistant", one.text)] for name, one in sides.items()}
         by = {f"{name}_by": one.role for name, one in sides.items()}
         verifier = "final answers: exactly one agrees with the known one" if decider == "truth" else ""
         return Draft(task.messages, {**task.parents, **by, "decided_by": decider}, scores, verifier,
                      task.licence, more)  # fmt: skip
 
-    def _decide(self, task: Task, decider: Decider, answers: Sequence[_Answer]) -> Program[_Pair | None]:
+    def _decide(self, task: RowTask, decider: Decider, answers: Sequence[_Answer]) -> Program[_Pair | None]:
         if decider == "truth":
             if task.truth is None:
                 return None
@@ -120,13 +120,13 @@ class Preferences(TaskPipeline):
             return (right[0], wrong[0]) if right and wrong else None
         if decider == "judge":
             one, other = answers[:2]
-            first = yield from better(task.messages, one.text, other.text)
+            first = yield from compare_answers(task.messages, one.text, other.text)
             return None if first is None else ((one, other), (other, one))[first]
         scores = yield from self._rewards(task, answers)
         order = sorted(range(len(answers)), key=lambda place: scores[place]["reward"])
         margin = scores[order[-1]]["reward"] - scores[order[0]]["reward"]
         return (answers[order[-1]], answers[order[0]]) if margin > self.min_margin else None
 
-    def _rewards(self, task: Task, answers: Sequence[_Answer]) -> Program[list[dict[str, float]]]:
-        asks = [self.reward.ask([*task.messages, said("assistant", one.text)]) for one in answers]
+    def _rewards(self, task: RowTask, answers: Sequence[_Answer]) -> Program[list[dict[str, float]]]:
+        asks = [self.reward.ask([*task.messages, say("assistant", one.text)]) for one in answers]
         return self.reward.read((yield asks))

@@ -11,10 +11,10 @@ from nemo_vfm.synth.programs.row_program import (
     DroppedRow,
     RowFailed,
     RowProgram,
-    Task,
+    RowTask,
     TaskPipeline,
     TaskSource,
-    said,
+    say,
     texts_of,
 )
 
@@ -45,7 +45,7 @@ class Ratings(TaskPipeline):
     def roles(self) -> Sequence[str]:
         return [*self.tasks.roles(), "judge", *([] if self.responder == GENERATOR else [self.responder])]
 
-    def row(self, task: Task) -> RowProgram:
+    def row(self, task: RowTask) -> RowProgram:
         """An answer to a task with the mean of its ratings."""
         (answer,) = texts_of((yield [Ask(None, before=tuple(task.messages), model=self.responder)]))
         values = {"transcript": transcript(task.messages), "answer": answer}
@@ -60,5 +60,5 @@ class Ratings(TaskPipeline):
         if any(max(column) - min(column) > self.max_spread for column in columns.values()):
             return DroppedRow("raters disagree")
         means = {name: fmean(column) for name, column in columns.items()}
-        messages = [*task.messages, said("assistant", answer)]
+        messages = [*task.messages, say("assistant", answer)]
         return Draft(messages, task.parents, means, licence=task.licence, more={**means, "ratings": ratings})

@@ -13,11 +13,11 @@ from nemo_vfm.synth.programs.row_program import (
     DroppedRow,
     Program,
     RowProgram,
-    Task,
+    RowTask,
     TaskPipeline,
     TaskSource,
     ended_row,
-    said,
+    say,
     texts_of,
 )
 
@@ -58,14 +58,14 @@ class RealPrompts(TaskPipeline):
         tasks = yield from self.tasks.all_tasks()
         return self._each(tasks)
 
-    def _each(self, tasks: Iterable[Task]) -> Iterator[RowProgram]:
+    def _each(self, tasks: Iterable[RowTask]) -> Iterator[RowProgram]:
         seen = set[bytes]()
         for task in tasks:
             digest = blake2b(normalize(transcript(task.messages)).encode(), digest_size=16).digest()
             yield ended_row(DroppedRow("copy of an earlier prompt")) if digest in seen else self.row(task)
             seen.add(digest)
 
-    def row(self, task: Task) -> RowProgram:
+    def row(self, task: RowTask) -> RowProgram:
         """A prompt, with an answer in the half `sft`."""
         half = self.half
         if half_of(task, self.sft_share, self.salt) != half:
@@ -80,10 +80,10 @@ class RealPrompts(TaskPipeline):
         if rule:
             return DroppedRow(rule)
         (answer,) = texts_of((yield [Ask(None, before=tuple(task.messages))]))
-        return Draft([*task.messages, said("assistant", answer)], draft.parents, licence=task.licence)
+        return Draft([*task.messages, say("assistant", answer)], draft.parents, licence=task.licence)
 
 
-def half_of(task: Task, sft_share: float, salt: str = "") -> Half:
+def half_of(task: RowTask, sft_share: float, salt: str = "") -> Half:
     """By a hash of the words of the first turn of the user, without capitals, punctuation and white space."""
     first = next(str(message["content"]) for message in task.messages if message["role"] == "user")
     digest = sha256(f"{salt}\n{' '.join(words(first))}".encode()).digest()

@@ -11,7 +11,7 @@ from nemo_vfm.synth.checks.program_model import end_in
 from nemo_vfm.synth.checks.python_code import code_in, parse
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of, num_topics, topics_of
 from nemo_vfm.synth.programs.prompt_template import Prompt
-from nemo_vfm.synth.programs.row_program import Ask, Draft, DroppedRow, Program, RowFailed, RowProgram, said, texts_of
+from nemo_vfm.synth.programs.row_program import Ask, Draft, DroppedRow, Program, RowFailed, RowProgram, say, texts_of
 
 _PLACES = frozenset({"table", "report", "question"})
 _NAME = "TABLE"  # of the variable that a program finds the table in
@@ -94,14 +94,14 @@ class TableReports:
         question = items[place]
         name = random.Random(f"{self.seed} {question}").choice(sorted(self.templates))
         template = self.templates[name]
-        user = said("user", template.fill({"table": table, "report": report.strip(), "question": question}))
+        user = say("user", template.fill({"table": table, "report": report.strip(), "question": question}))
         asks = [Ask(None, before=(user,)), Ask("program", {"table": table, "question": question})]
         answer, program = texts_of((yield asks))
         if rule := (yield from self._disagreement(answer, code_in(program), table)):
             return DroppedRow(rule)
         parents = {"topic": topic, "table": number, "question": question}
         return Draft(
-            [user, said("assistant", answer)], {**parents, "template": f"{name}/{template.version}"},
+            [user, say("assistant", answer)], {**parents, "template": f"{name}/{template.version}"},
             verifier="python/1: the program prints the same answer", more={"program": code_in(program)},
         )  # fmt: skip
 
@@ -114,7 +114,7 @@ class TableReports:
         uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == _NAME]
         if not uses or not all(isinstance(node.ctx, ast.Load) for node in uses):  # or it puts another in its place
             return "the program does not read the table"
-        run = said("user", f"{_NAME} = {table!r}\n\n{program}")
+        run = say("user", f"{_NAME} = {table!r}\n\n{program}")
         end = end_in(*texts_of((yield [Ask(None, before=(run,), model="python")])))
         if end.ending != "ok" or not end.stdout.strip():
             return f"the program ended with {end.ending}" if end.ending != "ok" else "the program printed nothing"

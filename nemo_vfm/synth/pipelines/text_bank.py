@@ -20,7 +20,7 @@ class TextBank:
             raise ValueError("a bank needs at least one text: give texts, or a file with one text per line")
         self.texts, self.file = tuple(texts), file
 
-    def most(self) -> int | None:
+    def max_texts(self) -> int | None:
         """How many there are at most; None where the file decides."""
         return len(self.texts) if self.file is None else None
 

@@ -14,9 +14,9 @@ from nemo_vfm.synth.programs.row_program import (
     DroppedRow,
     Program,
     RowProgram,
-    Task,
+    RowTask,
     parents_of,
-    said,
+    say,
     texts_of,
 )
 
@@ -68,10 +68,10 @@ class TopicTasks:
         tasks = yield from self._find_tasks()
         return (self.row(task, place) for task, place in tasks.items())
 
-    def all_tasks(self) -> Program[Sequence[Task]]:
+    def all_tasks(self) -> Program[Sequence[RowTask]]:
         """See `TaskSource`: as they were found, without revision or further turns."""
         tasks = yield from self._find_tasks()
-        return [Task([said("user", task)], parents_of(task, place)) for task, place in tasks.items()]
+        return [RowTask([say("user", task)], parents_of(task, place)) for task, place in tasks.items()]
 
     def _find_tasks(self) -> Program[dict[str, dict[str, str]]]:
         """Each task once, with its topic, subtopic and level; a topic whose list cannot be read is passed over."""
@@ -96,7 +96,7 @@ class TopicTasks:
             (answer,) = texts_of((yield [Ask("answer", {"task": asked}, before=tuple(messages))]))
             if answer.strip() == asked.strip():
                 return DroppedRow("echo")
-            messages += [said("user", asked), said("assistant", answer)]
+            messages += [say("user", asked), say("assistant", answer)]
         verifier = ""
         if self.check_by:  # another solution must end with the same
             sample = int(self.check_by == GENERATOR)

@@ -13,7 +13,7 @@ from nemo_vfm.synth.programs.row_program import (
     Program,
     RowFailed,
     RowProgram,
-    said,
+    say,
     texts_of,
 )
 
@@ -89,9 +89,9 @@ class Upsampler(Pipeline):
         new = new_words(prompt, caption)
         if len(new) > self.max_new_words or any(_is_fact(word, prompt) for word in new):
             return DroppedRow("a prompt that names something not in its caption")
-        system = [said("system", self.system)] if self.system else []
+        system = [say("system", self.system)] if self.system else []
         return Draft(
-            [*system, said("user", prompt), said("assistant", caption)], {"given": given.where},
+            [*system, say("user", prompt), say("assistant", caption)], {"given": given.where},
             verifier="words/1: the prompt names nothing that is not in the "
                      "caption" if not self.max_new_words else "",
             licence=licence_of(given, self.licence),

@@ -27,7 +27,7 @@ def transcript(messages: Sequence[Mapping[str, Json]]) -> str:
     return "\n\n".join(f"[{message['role']}]\n{str(message.get('content') or '').strip()}" for message in messages)
 
 
-def better(messages: Sequence[Mapping[str, Json]], one: str, other: str) -> Program[int | None]:
+def compare_answers(messages: Sequence[Mapping[str, Json]], one: str, other: str) -> Program[int | None]:
     """Which of two answers the judge prefers in both orders, 0 or 1; None where it calls a tie or changes its mind."""
     text = transcript(messages)
     orders = ((one, other), (other, one))

@@ -50,7 +50,7 @@ class EndedProgram:
 
 
 @dataclass(slots=True)
-class Use:
+class ModelUse:
     """What one model was used for."""
 
     asked: int = 0  #: answers asked for now
@@ -75,11 +75,11 @@ class ProgramRunner:
     _asker: Asker | BatchAsker
     _prompts: Mapping[str, Prompt]
     _seed: int = 0
-    uses: dict[str, Use] = field(default_factory=dict)  #: of answers, by role
+    uses: dict[str, ModelUse] = field(default_factory=dict)  #: of answers, by role
     failures: dict[str, Counter[str]] = field(default_factory=dict)  #: questions without an answer, by role and reason
     _paid: set[str] = field(default_factory=set)
 
-    def failed(self) -> Counter[str]:
+    def failure_counts(self) -> Counter[str]:
         """Questions without an answer, by reason."""
         return sum(self.failures.values(), Counter())
 
@@ -94,7 +94,7 @@ class ProgramRunner:
                 return f"the model in the role {role} answered none of {reasons.total():,} questions: {reason}"
         return ""
 
-    def finished(self, program: Program[Any]) -> Any:
+    def result_of(self, program: Program[Any]) -> Any:
         """The result of one program."""
         found = next(self._all(iter([program]), 1, lambda result: result))
         if isinstance(found.result, str):
@@ -109,7 +109,7 @@ class ProgramRunner:
         A candidate begins only while the accepted ones and those that may yet be are fewer than `wanted`. So it is
         the same candidates that begin, whatever the order of answers.
         """
-        rules = [one.opened() for one in filters if isinstance(one, OrderedFilter)]
+        rules = [one.make_rule() for one in filters if isinstance(one, OrderedFilter)]
 
         yield from self._all(
             (apply_filters(one, filters) for one in candidates),
@@ -123,8 +123,8 @@ class ProgramRunner:
         source = _Questions(self, programs, wanted, decide)
         for end in self._asker.ask(source):
             source.take(end)
-            yield from source.ended()
-        yield from source.ended()
+            yield from source.pop_ended()
+        yield from source.pop_ended()
 
     def question(self, ask: Ask, index: int) -> Question:
         """What is sent."""
@@ -142,7 +142,7 @@ class ProgramRunner:
         if isinstance(end, Failure):
             self.failures.setdefault(role, Counter())[end.reason] += 1
             return
-        use = self.uses.setdefault(role, Use())
+        use = self.uses.setdefault(role, ModelUse())
         use.asked += not end.recalled
         use.recalled += end.recalled
         if end.key not in self._paid:  # rows may share an answer
@@ -180,7 +180,7 @@ class _Questions:
             raise StopIteration
         return self._ready.popleft()
 
-    def ended(self) -> list[EndedProgram]:
+    def pop_ended(self) -> list[EndedProgram]:
         """Programs that have ended since the last call."""
         found, self._ended = self._ended, []
         return found

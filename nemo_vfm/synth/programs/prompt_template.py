@@ -29,7 +29,7 @@ class Prompt:
         """Of its places."""
         return frozenset(_PLACE.findall(self.text))
 
-    def told(self, values: Mapping[str, str]) -> "Prompt":
+    def fill_shared(self, values: Mapping[str, str]) -> "Prompt":
         """The prompt with what is the same for all data in its places."""
         return Prompt(text=_PLACE.sub(lambda place: values.get(place[1], place[0]), self.text), version=self.version)
 

@@ -129,13 +129,13 @@ def is_conversation(value: Json) -> bool:
     )  # fmt: skip
 
 
-def said(role: str, text: str) -> dict[str, Json]:
+def say(role: str, text: str) -> dict[str, Json]:
     """A message."""
     return {"role": role, "content": text.strip()}
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class RowTask:
     """What is to be answered."""
 
     messages: Sequence[Mapping[str, Json]]  #: a conversation that ends with the user's turn
@@ -157,7 +157,7 @@ class TaskSource(AsksModels, Protocol):
         """How many there are at most; None where its data decide."""
         return None
 
-    def all_tasks(self) -> Program[Iterable[Task]]:
+    def all_tasks(self) -> Program[Iterable[RowTask]]:
         """All of them, in an order that answers and data alone decide."""
         ...
 
@@ -184,7 +184,7 @@ class TaskPipeline(Pipeline, Protocol):
         tasks = yield from self.tasks.all_tasks()
         return map(self.row, tasks)
 
-    def row(self, task: Task) -> RowProgram:
+    def row(self, task: RowTask) -> RowProgram:
         """What becomes of a task."""
         ...
 
@@ -211,7 +211,7 @@ class AskingFilter(AsksModels, Protocol):
 class OrderedFilter(Protocol):
     """Compares a row with those before it."""
 
-    def opened(self) -> Callable[[Draft], str | None]:
+    def make_rule(self) -> Callable[[Draft], str | None]:
         """For one run: called with rows in their order, it says which rule a row breaks. It may keep what it passes."""
         ...
 

@@ -135,7 +135,7 @@ class Synthesize:
         asker.ready()
         runner, rows = ProgramRunner(asker, self.prompts, run.seed), _Rows()
         try:
-            for ended in runner.rows(runner.finished(self.pipeline.candidates()), self.rows, self.filters):
+            for ended in runner.rows(runner.result_of(self.pipeline.candidates()), self.rows, self.filters):
                 if isinstance(ended.result, Draft):
                     asked = {one["model"] for one in ended.asked} & self.models.keys()
                     facts = {
@@ -167,7 +167,7 @@ class Synthesize:
                 raise ValueError(f"{place} is {wish!r}: it fills {{{place}}} in the prompts of {name}; at least "
                                  f"one must have that placeholder, and the text must not contain braces")  # fmt: skip
         said = {place: f" Write {how} {wish}." if wish else "" for place, (how, wish) in wishes.items()}
-        return {name: prompt.told(said) for name, prompt in prompts.items()}
+        return {name: prompt.fill_shared(said) for name, prompt in prompts.items()}
 
     def _model_users(self) -> list[AsksModels]:
         return [self.pipeline, *(one for one in self.filters if isinstance(one, AskingFilter))]
@@ -181,7 +181,7 @@ class Synthesize:
         files.write_text(run.folder / "rows.jsonl", text)
         with files.atomic_path(run.folder / "rows.parquet") as path:
             pq.write_table(row_table(lines), path)
-        known, failed = sum(use.asked + use.recalled for use in runner.uses.values()), runner.failed()
+        known, failed = sum(use.asked + use.recalled for use in runner.uses.values()), runner.failure_counts()
         ledger = {
             "rows": {"in": rows.count, "kept": len(rows.kept), "dropped": dict(sorted(rows.dropped.items())),
                      "failed": dict(sorted(rows.failed.items()))},
@@ -205,7 +205,7 @@ class Synthesize:
         if len(rows.kept) < self.rows:
             log.warn(f"{len(rows.kept):,} of {self.rows:,} rows: the candidates are used up. Give the pipeline more "
                      f"input")  # fmt: skip
-        failed = runner.failed().total()
+        failed = runner.failure_counts().total()
         requests = asked + known + failed
         figures = {"rows": len(rows.kept), "candidates": rows.count, "requests": requests}
         return Outcome(said, figures, did_nothing=bool(known) and not asked and not failed)

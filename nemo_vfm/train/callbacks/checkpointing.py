@@ -46,9 +46,8 @@ class SaveCheckpoints:
         asynchronous: bool = True,
     ) -> None:  # fmt: skip
         if every_steps < 1 or (keep_every_steps is not None and keep_every_steps < 1):
-            raise ValueError(
-                f"every_steps ({every_steps}) and keep_every_steps ({keep_every_steps}) must be at least 1"
-            )
+            raise ValueError(f"every_steps ({every_steps}) and keep_every_steps ({keep_every_steps}) must be at "
+                             f"least 1")  # fmt: skip
         self.every_steps, self.keep_every_steps = every_steps, keep_every_steps
         self.keep = Keep(last=keep_last, best=keep_best, metric=metric, mode=mode or natural_mode(metric))
         self.copy_to, self.asynchronous = copy_to, asynchronous
@@ -86,7 +85,7 @@ class SaveCheckpoints:
         saver = self._saver
         saver.check()
         permanent = self.keep_every_steps is not None and fit.step % self.keep_every_steps == 0
-        if not (permanent or fit.preempted or fit.due(self.every_steps)):
+        if not (permanent or fit.preempted or fit.is_due(self.every_steps)):
             return
         metrics = {name: float(value) for name, value in fit.metrics.items() if math.isfinite(value)}
         if self.keep.metric in VALIDATION_LOSSES and (name := validation_loss(metrics)):

@@ -116,7 +116,7 @@ class Fp8Monitor:
         line = {
             "step": fit.step,
             "layers": {
-                name: {role: _short(one) for role, one in operands.items()} for name, operands in layers.items()
+                name: {role: _round_digits(one) for role, one in operands.items()} for name, operands in layers.items()
             },
             "ages": ages,
             "problems": [{"layer": name, "problem": text, "to_bf16": self.to_bf16} for name, text in problems],
@@ -125,7 +125,7 @@ class Fp8Monitor:
             file.write(json.dumps(line) + "\n")
 
 
-def _short(one: OperandSummary) -> dict[str, float]:
+def _round_digits(one: OperandSummary) -> dict[str, float]:
     """Four digits of each number: a large model has hundreds of layers."""
     return {name: float(f"{value:.4g}") for name, value in asdict(one).items()}
 
@@ -145,5 +145,5 @@ def _gather_stats(fit: TrainState) -> tuple[dict[str, dict[str, OperandSummary]]
         for name, operands in other.items():
             for role, values in operands.items():
                 found, before = OperandSummary(**values), layers.setdefault(name, {}).get(role)
-                layers[name][role] = found if before is None else before.merged(found)
+                layers[name][role] = found if before is None else before.merge(found)
     return layers, ages

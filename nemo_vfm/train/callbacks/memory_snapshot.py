@@ -20,9 +20,8 @@ class MemorySnapshot:
 
     def __init__(self, *, step: int = 3, ranks: Sequence[int] = (0,), max_events: int = 100_000) -> None:
         if step < 1 or max_events < 1 or any(rank < 0 for rank in ranks):
-            raise ValueError(
-                f"step ({step}) and max_events ({max_events}) must be at least 1, ranks ({list(ranks)}) at least 0"
-            )
+            raise ValueError(f"step ({step}) and max_events ({max_events}) must be at least 1, ranks ({list(ranks)}) "
+                             f"at least 0")  # fmt: skip
         self.step, self.ranks, self.max_events = step, tuple(ranks), max_events
         self._recording = False
 
@@ -32,9 +31,8 @@ class MemorySnapshot:
             return
         self._recording = memory_history(self.max_events)
         if not self._recording:
-            log.warn(
-                "memory snapshot: this process has no GPU, and only GPU memory can be recorded: no snapshot is written"
-            )
+            log.warn("memory snapshot: this process has no GPU, and only GPU memory can be recorded: no snapshot is "
+                     "written")  # fmt: skip
 
     def on_step(self, fit: TrainState) -> None:
         """Write it where due."""

@@ -24,10 +24,8 @@ class WritePredictions:
     def on_start(self, fit: TrainState) -> None:
         """Refuse what could only fail at the end. UserError if the task scores no samples."""
         if not isinstance(fit.task, ScoresSamples):
-            raise UserError(
-                f"{type(fit.task).__name__} scores no samples, so there are no predictions to write; remove this "
-                "callback, or use a task such as nemo_vfm.recsys.click.Click"
-            )
+            raise UserError(f"{type(fit.task).__name__} scores no samples, so there are no predictions to write; "
+                            f"remove this callback, or use a task such as nemo_vfm.recsys.click.Click")  # fmt: skip
 
     def on_step(self, fit: TrainState) -> None:
         """At the end: each slice writes its batches to a file of its own, and the first rank joins them."""

@@ -1,4 +1,4 @@
-"""Samples a grid from fixed prompts and seeds during training, so that one can watch the model learn."""
+"""Samples a grid of videos from fixed prompts and a fixed seed during training, to watch the model learn."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -28,7 +28,7 @@ class PromptText(Protocol):
 
 @runtime_checkable
 class PromptSource(Protocol):
-    """Where prompts come from, such as the captions of clips."""
+    """A source of prompts, such as the captions of clips."""
 
     def prompts(self) -> Sequence[PromptText]:
         """The prompts, in a fixed order."""
@@ -36,22 +36,22 @@ class PromptSource(Protocol):
 
 
 class Preview:
-    """Writes `samples/step-<n>.png` and `.mp4`, drawn with the averaged weights if there are any, and `prompts.json`.
+    """Writes `samples/step-<n>.png` and `.mp4`, sampled with the averaged weights if there are any, and `prompts.json`.
 
     Args:
-        pipeline: how a model's outputs become pixels.
-        prompts: the captions to draw; a source of them is asked at the first preview.
+        pipeline: samples latents with the model, and decodes them to pixels.
+        prompts: the texts to sample from, or a source that is read at each preview.
         every_steps: optimizer steps between previews; there is always one at the end.
         num_frames: frames of a sample.
         height_px: height of a sample.
         width_px: width of a sample.
         fps: frames a second.
-        given: a picture or a clip for each prompt, or one for all, for a model that is given first frames.
-        given_frames: how many frames of it are given, the last ones of a clip; 1 for a picture.
+        given: images or videos that the samples continue, one for each prompt or one for all, if the model can.
+        given_frames: how many of their frames the model is given, the last ones of a video; 1 for an image.
 
     Raises:
-        ValueError: a number is below 1, or there are no prompts, or another number of pictures and clips, of which
-            only one can go with a source.
+        ValueError: a number is out of range, there are no prompts, or `given` has neither one file nor one a prompt; a
+            source goes with one only.
     """
 
     def __init__(
@@ -64,9 +64,8 @@ class Preview:
         if isinstance(prompts, PromptSource) and len(given) > 1:
             raise ValueError(f"given has {len(given)} files; give one for all prompts of a source")
         if not isinstance(prompts, PromptSource) and len(given) not in (0, 1, len(prompts)):
-            raise ValueError(
-                f"given has {len(given)} files for {len(prompts)} prompts; give one for each, or one for all"
-            )
+            raise ValueError(f"given has {len(given)} files for {len(prompts)} prompts; give one for each, or one "
+                             f"for all")  # fmt: skip
         require_between(1, MAX_FRAMES, num_frames=num_frames)
         require_between(1, num_frames, given_frames=given_frames.count)
         require_between(1, MAX_SIDE_PX, height_px=height_px, width_px=width_px)
@@ -76,22 +75,22 @@ class Preview:
         self.given_frames = given_frames
 
     def on_step(self, fit: TrainState) -> None:
-        """Draw where due."""
-        if not fit.due(self.every_steps):
+        """Sample if a preview is is_due. Every rank calls it; the first one writes."""
+        if not fit.is_due(self.every_steps):
             return
         source = self.prompts
-        prompts = [one.text for one in source.prompts()] if isinstance(source, PromptSource) else list(source)
+        prompts = [prompt.text for prompt in source.prompts()] if isinstance(source, PromptSource) else list(source)
         size = {"width": self.width_px, "height": self.height_px}
         read = {path: torch.from_numpy(given_frames(path, self.given_frames, **size)) for path in set(self.given)}
         given = [read[path] for path in self.given] * (len(prompts) if len(self.given) == 1 else 1)
         fit.model.eval()
-        with fit.ema.applied(fit.model) if fit.ema else nullcontext():
+        with fit.ema.apply_to(fit.model) if fit.ema else nullcontext():
             video_BTHWC = self.pipeline.generate(
                 fit.model, prompts, num_frames=self.num_frames, height=self.height_px, width=self.width_px,
                 fps=self.fps, seed=fit.run.seed, given=given or None,
             )  # fmt: skip
         fit.model.train()
-        if not ranks.is_first():  # each rank had to draw: it may hold a part of every layer
+        if not ranks.is_first():  # the others had to sample, too: each may hold a shard of every layer
             return
         write_grid(fit.run.folder / "samples" / f"step-{fit.step:08d}", video_BTHWC.numpy(), self.fps)
         write_json(fit.run.folder / "samples" / "prompts.json", prompts)

@@ -29,10 +29,8 @@ class PreviewTexts:
         choice: Choice = Choice(temperature=0.7, top_p=0.95),
     ) -> None:  # fmt: skip
         if min(every_steps, max_tokens) < 1 or not prompts:
-            raise ValueError(
-                f"every_steps ({every_steps}) and max_tokens ({max_tokens}) must be at least 1, and prompts must not "
-                f"be empty"
-            )
+            raise ValueError(f"every_steps ({every_steps}) and max_tokens ({max_tokens}) must be at least 1, and "
+                             f"prompts must not be empty")  # fmt: skip
         self.tokenizer, self.prompts, self.every_steps = tokenizer, tuple(prompts), every_steps
         self.max_tokens, self.choice = max_tokens, choice
 
@@ -45,14 +43,14 @@ class PreviewTexts:
 
     def on_step(self, fit: TrainState) -> None:
         """Write where due."""
-        if fit.plan.world > 1 or not fit.due(self.every_steps):
+        if fit.plan.world > 1 or not fit.is_due(self.every_steps):
             return
         assert isinstance(fit.model, Continues)
         end = self.tokenizer.end()
         beginnings = [tokens or [end] for tokens in self.tokenizer.encode(self.prompts)]
         seeds = [derive(fit.run.seed, "preview", place) for place in range(len(beginnings))]
         fit.model.eval()
-        with fit.ema.applied(fit.model) if fit.ema else nullcontext():
+        with fit.ema.apply_to(fit.model) if fit.ema else nullcontext():
             made = generate(fit.model, beginnings, max_new=self.max_tokens, choice=self.choice, seeds=seeds,
                             stop=frozenset([end]), device=device())  # fmt: skip
         fit.model.train()

@@ -32,14 +32,12 @@ class StreamMetrics:
         """Ask for scores. UserError if the task gives none."""
         task = fit.task
         if not isinstance(task, HasValidationMetrics):
-            raise UserError(
-                f"{type(task).__name__} scores no training samples; remove this "
-                "callback, or use a task such as nemo_vfm.recsys.click.Click"
-            )
+            raise UserError(f"{type(task).__name__} scores no training samples; remove this callback, or use a task "
+                            f"such as nemo_vfm.recsys.click.Click")  # fmt: skip
 
         def count(prepared: ModelInputs) -> None:
             new = task.contribution(prepared)
-            self._counted = new if self._counted is None else task.merged([self._counted, new])
+            self._counted = new if self._counted is None else task.merge([self._counted, new])
 
         fit.runner.on_scores, self._counted, self._begun = count, None, fit.step
 
@@ -53,5 +51,5 @@ class StreamMetrics:
             return
         own = save(dict(counted)) if counted is not None and speaks_for_slice(fit) else b""
         everyone = [load(bytes(data)) for data in everyone_sends(own) if data]
-        metrics = task.validation_metrics(task.merged(everyone)).metrics if everyone else {}
+        metrics = task.validation_metrics(task.merge(everyone)).metrics if everyone else {}
         fit.metrics |= {f"stream_{name}": value for name, value in metrics.items() if math.isfinite(value)}

@@ -49,16 +49,15 @@ class Validate:
         if self.group and not isinstance(task, RanksGroups):
             raise ValueError(f"loop.validation.group={self.group} ranks samples, but {type(task).__name__} scores none")
         if self.window and not (isinstance(data, HasTimeWindows) and data.has_time_windows()):
-            raise ValueError(
-                f"loop.validation.window={self.window} measures windows of time, but {type(data).__name__} has none; a "
-                "feature table has them with data.order=time and data.time_window"
-            )
+            raise ValueError(f"loop.validation.window={self.window} measures windows of time, but "
+                             f"{type(data).__name__} has none; a feature table has them with data.order=time and "
+                             f"data.time_window")  # fmt: skip
 
     def on_step(self, fit: "TrainState") -> None:
         """Measure where due, with the averaged weights if there are any."""
         data, last = fit.data, fit.step - 1
         if self.window is None:
-            if not fit.due(self.every_steps):
+            if not fit.is_due(self.every_steps):
                 return
             batches = data.val_dataloader()
         else:
@@ -77,7 +76,7 @@ class Validate:
         losses, weights = (torch.tensor([x for batch in measured for x in batch[name]]) for name in ("loss", "weight"))
         fit.metrics["val_loss"] = validation_batches.mean(losses, weights)
         if isinstance(fit.task, ReportsPerplexity):
-            named = fit.task.named(fit.metrics["val_loss"])
+            named = fit.task.loss_metrics(fit.metrics["val_loss"])
             fit.metrics |= {f"val_{name}": value for name, value in named.items()}
         if all("noise" in batch for batch in measured):
             noise = torch.tensor([x for batch in measured for x in batch["noise"]])

@@ -162,7 +162,7 @@ class PlainHyperparameters(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look at all, and say what is left out."""
         for owner in filter(None, (pl_module, getattr(trainer, "datamodule", None))):
-            self._plain(type(owner).__name__, owner.hparams)
+            self._plain_values(type(owner).__name__, owner.hparams)
         if self._left_out and ranks.is_first():
             names = ", ".join(sorted(f"{owner}.{name}" for owner, name in self._left_out))
             log.info(f"hyperparameters that are not plain values are left out of checkpoints: {names}; give them as "
@@ -172,13 +172,13 @@ class PlainHyperparameters(Callback):
         """Replace them by those that are plain."""
         for owner in filter(None, (pl_module, getattr(trainer, "datamodule", None))):
             if (key := owner.CHECKPOINT_HYPER_PARAMS_KEY) in checkpoint:
-                checkpoint[key] = self._plain(type(owner).__name__, checkpoint[key])
+                checkpoint[key] = self._plain_values(type(owner).__name__, checkpoint[key])
                 checkpoint.pop(owner.CHECKPOINT_HYPER_PARAMS_TYPE, None)  # of a configuration, now a dict
 
-    def _plain(self, owner: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _plain_values(self, owner: str, values: Mapping[str, Any]) -> dict[str, Any]:
         plain = {}
         for name in values:
-            value = None if (owner, name) in self._left_out else _simple(values, name)
+            value = None if (owner, name) in self._left_out else _to_builtin(values, name)
             if (owner, name) in self._left_out or not can_be_read_back(value):
                 self._left_out.add((owner, name))
             else:
@@ -186,14 +186,14 @@ class PlainHyperparameters(Callback):
         return plain
 
 
-def _simple(values: Any, key: Any) -> Any:
+def _to_builtin(values: Any, key: Any) -> Any:
     """A value; mappings and lists of other classes, such as a configuration's, are made of Python's own."""
     try:
         value = values[key]
         if isinstance(value, Mapping) and type(value) not in (dict, OrderedDict, defaultdict, Counter):
-            return {name: _simple(value, name) for name in value}
+            return {name: _to_builtin(value, name) for name in value}
         if isinstance(value, Sequence) and not isinstance(value, (str, bytes, list, tuple, range)):
-            return [_simple(value, number) for number in range(len(value))]
+            return [_to_builtin(value, number) for number in range(len(value))]
     except Exception as error:  # a configuration's reference to what is not there
         return error
     return value

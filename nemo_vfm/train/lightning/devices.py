@@ -69,9 +69,8 @@ class Placement:
             return "cpu", self.per_node()
         if not isinstance(self.devices, int | str):
             if max(self.devices) >= gpu_count():
-                raise UserError(
-                    f"devices asks for GPU {max(self.devices)}, but this machine has GPUs 0 to {gpu_count() - 1}"
-                )
+                raise UserError(f"devices asks for GPU {max(self.devices)}, but this machine has GPUs 0 to "
+                                f"{gpu_count() - 1}")  # fmt: skip
             return "gpu", list(self.devices)
         # One process alone may have been told another GPU than the first.
         return "gpu", [device().index or 0] if self.num_ranks() == 1 else self.per_node()
@@ -97,7 +96,7 @@ class PlacedJob:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def single_process() -> Iterator[None]:
     """Let this process be the only one inside the block.
 
     The other ranks of a workflow wait for its next step. Whoever asks torch or the environment how many there are, as

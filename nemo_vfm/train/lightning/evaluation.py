@@ -10,7 +10,7 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run, makes
 from nemo_vfm.core.types.training_data import LightningData
 from nemo_vfm.train.callbacks.callback import LightningCallback
-from nemo_vfm.train.lightning.devices import Devices, PlacedJob, Placement, alone
+from nemo_vfm.train.lightning.devices import Devices, PlacedJob, Placement, single_process
 from nemo_vfm.train.lightning.fit_settings import LightningModule, LightningStrategy, TrainerOptions
 
 
@@ -35,7 +35,7 @@ class _Evaluation(PlacedJob):
         """Do it once; a run that was killed begins anew."""
         from nemo_vfm.train.lightning.evaluation_run import evaluate
 
-        with alone() if self.placement.num_ranks() == 1 else nullcontext():
+        with single_process() if self.placement.num_ranks() == 1 else nullcontext():
             return evaluate(self, run)
 
 

@@ -19,7 +19,7 @@ from nemo_vfm.train.lightning.best import find_checkpoint
 from nemo_vfm.train.lightning.fit import _require_kind, options, strategy_of
 from nemo_vfm.train.lightning.fit_settings import Evaluation, StartWeights, TrainerOptions
 from nemo_vfm.train.lightning.metrics import RunMetrics, numbers
-from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
+from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, silence_warnings
 from nemo_vfm.train.lightning.prediction_files import PredictionFiles
 from nemo_vfm.train.lightning.resume import seed_all
 from nemo_vfm.train.lightning.start_weights import begin_with
@@ -32,7 +32,7 @@ _DONE = {"test": "tested", "validate": "validated", "predict": "predicted"}
 def evaluate(job: Evaluation, run: Run) -> Outcome:
     """See `LightningTest`, `LightningValidate` and `LightningPredict`."""
     run.folder.mkdir(parents=True, exist_ok=True)
-    quiet()
+    silence_warnings()
     rank = ranks.rank()
     seed_all(derive(run.seed, "initial weights"))
     module = _require_kind("module", job.module(), LightningModule)

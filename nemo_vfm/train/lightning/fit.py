@@ -27,11 +27,11 @@ from nemo_vfm.parallel.ranks.process_group import first_says
 from nemo_vfm.train.lightning import steps
 from nemo_vfm.train.lightning.best import FINAL
 from nemo_vfm.train.lightning.checkpoint_values import PlainHyperparameters
-from nemo_vfm.train.lightning.fit_settings import Fit, LightningStrategy, TrainerOptions
+from nemo_vfm.train.lightning.fit_settings import FitArguments, LightningStrategy, TrainerOptions
 from nemo_vfm.train.lightning.metrics import FILE, OtherRanksLogger, RecordLoss, RunMetrics, numbers
 from nemo_vfm.train.lightning.not_finite import StopAtNaN
-from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
-from nemo_vfm.train.lightning.resume import PROMISE, ExactResume, SaveAndStop, newest, seed_all
+from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, silence_warnings
+from nemo_vfm.train.lightning.resume import PROMISE, ExactResume, SaveAndStop, latest_checkpoint, seed_all
 from nemo_vfm.train.lightning.start_weights import begin_with
 from nemo_vfm.train.loggers.guard import logger_of
 
@@ -90,17 +90,17 @@ class RememberingTrainer(Trainer):
         return f" (ended early by {(names or [kind])[0]})" if self._ended_by is not None else " (ended early)"
 
 
-def train(job: Fit, run: Run) -> Outcome:
+def train(job: FitArguments, run: Run) -> Outcome:
     """See `LightningFit.run`."""
     run.folder.mkdir(parents=True, exist_ok=True)
-    quiet()
+    silence_warnings()
     seed_all(derive(run.seed, "initial weights") if job.initial_seed is None else job.initial_seed)
     module = _require_kind("module", job.module(), LightningModule)
     if job.optimizer is not None:
         _replace_optimizer(module, job.optimizer, job.lr_scheduler)
     data = None if job.data is None else _require_kind("data", job.data(), LightningDataModule)
     callbacks = {name: _require_kind(f"callbacks.{name}", make(), Callback) for name, make in job.callbacks.items()}
-    found = newest(run.folder)
+    found = latest_checkpoint(run.folder)
     trainer = _trainer(job, run, list(callbacks.values()), resumes=found is not None)
     if found is not None:
         log.info(f"resuming from {found}")
@@ -145,7 +145,7 @@ def _require_kind(name: str, made: object, kind: type[T]) -> T:
     return made
 
 
-def _trainer(job: Fit, run: Run, callbacks: list[Callback], *, resumes: bool) -> RememberingTrainer:
+def _trainer(job: FitArguments, run: Run, callbacks: list[Callback], *, resumes: bool) -> RememberingTrainer:
     for one in callbacks:
         if isinstance(one, ModelCheckpoint) and one.dirpath is None:  # else a folder below that of a logger
             one.dirpath = str(run.folder / "checkpoints")
@@ -173,7 +173,7 @@ def _trainer(job: Fit, run: Run, callbacks: list[Callback], *, resumes: bool) ->
 
 def options(trainer: TrainerOptions, *, has_bar: bool) -> dict[str, Any]:
     """The arguments of the Trainer that a recipe says. Our bar is no bar to Lightning."""
-    given: dict[str, Any] = {"enable_model_summary": False, **trainer.given()}
+    given: dict[str, Any] = {"enable_model_summary": False, **trainer.as_kwargs()}
     given["enable_progress_bar"] = has_bar and given.get("enable_progress_bar", True)
     if unknown := given.keys() - signature(Trainer).parameters.keys():
         raise UserError(f"the Trainer of Lightning {lightning.__version__} has no {' and '.join(sorted(unknown))}")

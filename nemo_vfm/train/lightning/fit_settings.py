@@ -156,7 +156,7 @@ class TrainerOptions:
         require_between(1, inf, accumulate_grad_batches=self.accumulate_grad_batches,
                         check_val_every_n_epoch=self.check_val_every_n_epoch)  # fmt: skip
 
-    def given(self) -> dict[str, Json]:
+    def as_kwargs(self) -> dict[str, Json]:
         """Those that the Trainer is called with."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return {k: v for k, v in values.items() if v is not None or k == "check_val_every_n_epoch"}
@@ -176,7 +176,7 @@ class StartWeights:
         self.path, self.may_differ, self.key = path, tuple(may_differ), key
 
 
-class Fit(Protocol):
+class FitArguments(Protocol):
     """What `LightningFit` keeps of its arguments, under the same names."""
 
     module: Factory[[], LightningModule]

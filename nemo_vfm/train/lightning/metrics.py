@@ -26,10 +26,10 @@ FILE = "metrics.jsonl"
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Those that are single and finite; JSON has no other."""
-    return {name: value for name, value in _single(metrics).items() if math.isfinite(value)}
+    return {name: value for name, value in _scalars(metrics).items() if math.isfinite(value)}
 
 
-def _single(metrics: Mapping[str, Any]) -> dict[str, float]:
+def _scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
     plain = {name: value.detach() if isinstance(value, Tensor) else value for name, value in metrics.items()}
     return {name: float(value) for name, value in plain.items() if getattr(value, "numel", lambda: 1)() == 1}
 
@@ -41,7 +41,7 @@ class _MetricsFile:
         self.path, self._began = folder / FILE, time.monotonic()
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> None:
-        if (single := conceal_names(_single(metrics))) and ranks.is_first():
+        if (single := conceal_names(_scalars(metrics))) and ranks.is_first():
             found: dict[str, Json] = numbers(single)
             if lost := sorted(single.keys() - found.keys()):
                 found[NOT_FINITE] = lost

@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.metric_names import not_finite_since, not_finite_text
 from nemo_vfm.core.storage.files import last_records
-from nemo_vfm.parallel.ranks.process_group import greatest
+from nemo_vfm.parallel.ranks.process_group import all_reduce_max
 
 IN_A_ROW = 8  # batches: one alone may be the data's fault, and mixed precision skips some updates
 
@@ -36,12 +36,12 @@ class StopAtNaN(Callback):
             losses = [value for name, value in logged if "loss" in name and not name.startswith(("val", "test"))]
         self._in_a_row = 0 if all(math.isfinite(float(one)) for one in losses) else self._in_a_row + 1
         self._batches += 1
-        if self._batches % IN_A_ROW == 0 and greatest(float(self._in_a_row)) >= (IN_A_ROW,):
+        if self._batches % IN_A_ROW == 0 and all_reduce_max(float(self._in_a_row)) >= (IN_A_ROW,):
             self._stop("stays")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A callback that wants finite numbers, as EarlyStopping does, ends a run sooner, as if it had succeeded."""
-        if trainer.should_stop and greatest(float(self._in_a_row)) > (0,):
+        if trainer.should_stop and all_reduce_max(float(self._in_a_row)) > (0,):
             self._stop("ends as")
 
     def _stop(self, how: str) -> None:

@@ -13,7 +13,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.train.lightning.checkpoint_values import first_unreadable, foreign_classes, read
 
 
-def quiet() -> None:
+def silence_warnings() -> None:
     """Leave out what Lightning says about what we do on purpose, and its advertisements."""
     for name in ("utilities.rank_zero", "trainer.connectors.checkpoint_connector"):
         logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.WARNING)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.write_path import WritePath
-from nemo_vfm.parallel.ranks.process_group import greatest
+from nemo_vfm.parallel.ranks.process_group import all_reduce_max
 
 _GROUP_BYTES = 16 << 20  # of rows that are held before they are written
 _MERGED_ROWS = 4096  # of each rank that are merged at a time
@@ -99,7 +99,7 @@ class PredictionFiles(Callback):
 
     def _wait(self) -> None:
         if self.num_ranks > 1:
-            greatest(0.0)
+            all_reduce_max(0.0)
 
 
 class _RankRows:
@@ -183,7 +183,7 @@ def _columns(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     value = value._asdict() if hasattr(value, "_asdict") else value
     if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):  # one of each sample
-        value = {key: [_plain(one.get(key)) for one in value] for key in dict.fromkeys(k for one in value for k in one)}
+        value = {key: [_value(one.get(key)) for one in value] for key in dict.fromkeys(k for one in value for k in one)}
     if isinstance(value, Mapping):
         for key, below in value.items():
             yield from _columns(below, f"{name}.{key}" if name else str(key))
@@ -206,7 +206,7 @@ def _numpy(value: Tensor | np.ndarray) -> Any:
     return value if value.ndim else value.item()
 
 
-def _plain(value: object) -> object:
+def _value(value: object) -> object:
     found = _numpy(value) if isinstance(value, Tensor | np.ndarray) else value
     return found.tolist() if isinstance(found, np.ndarray) else found
 

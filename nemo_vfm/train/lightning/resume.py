@@ -28,7 +28,7 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.files import sync
 from nemo_vfm.core.storage.write_path import WritePath
-from nemo_vfm.parallel.ranks.process_group import first_says, greatest
+from nemo_vfm.parallel.ranks.process_group import all_reduce_max, first_says
 from nemo_vfm.train.lightning import steps
 from nemo_vfm.train.lightning.best import FINAL, BestSoFar, KeepBest, list_checkpoints
 from nemo_vfm.train.lightning.data_place import DataPlace, around
@@ -55,7 +55,7 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
 
 
-def newest(folder: Path) -> Path | None:
+def latest_checkpoint(folder: Path) -> Path | None:
     """The checkpoint to resume from, the same on every rank."""
     name = first_says(str(([Path(), *list_checkpoints(folder)])[-1].name))
     return folder / "checkpoints" / name if name else None
@@ -284,7 +284,7 @@ class SaveAndStop(Checkpoint):
         """Save where due, and stop where asked; a step that ends its epoch is saved behind the epoch's end."""
         if _is_search(trainer, self):
             return
-        (self._urgency,) = greatest(max(self._urgency, preemption.urgency()))
+        (self._urgency,) = all_reduce_max(max(self._urgency, preemption.urgency()))
         loop, validated = trainer.fit_loop.epoch_loop, self._validated
         stepped = self._stepped or trainer.global_step > self._counted
         has_gradients = not (trainer.lightning_module.automatic_optimization or stepped)
@@ -330,7 +330,7 @@ class SaveAndStop(Checkpoint):
         """Keep what hooks have put into the weights at the end, such as an average."""
         if _is_search(trainer, self):
             return
-        (has_changed,) = greatest(float(_sums(trainer.lightning_module) != self._sums))
+        (has_changed,) = all_reduce_max(float(_sums(trainer.lightning_module) != self._sums))
         if has_changed:
             self._write(trainer, self.folder / "checkpoints" / FINAL)
 
@@ -363,7 +363,7 @@ class SaveAndStop(Checkpoint):
             for old in list_checkpoints(self.folder)[: -self.keep_last]:
                 if old != self.best.path:
                     _remove(old)
-        greatest(0.0)
+        all_reduce_max(0.0)
         self._saved = steps.completed_steps(trainer)
 
     def _write(self, trainer: Trainer, path: Path) -> None:

@@ -11,6 +11,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.models.convert.foreign import format_of, read_foreign
 from nemo_vfm.models.convert.weight_files import open_safetensors
 from nemo_vfm.parallel.apply.local_shard import mismatch, some
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import shapes_of
 from nemo_vfm.train.lightning.best import BEST, find_checkpoint
 from nemo_vfm.train.lightning.fit_settings import StartWeights
 
@@ -31,7 +32,7 @@ def begin_with(start: StartWeights, module: LightningModule, slot: str = "start_
     except (DataError, UserError, OSError) as error:
         said = str(error).replace("--key", f"{slot}.key")  # as a command that reads such files has it
         raise UserError(f"{slot}: {path}: {said}") from error
-    here, there = ({name: tuple(tensor.shape) for name, tensor in of.items()} for of in (own, given))
+    here, there = shapes_of(own), shapes_of(given)
     unfit = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
     new = [name for name in unfit if any(f"{name}.".startswith(f"{prefix}.") for prefix in start.may_differ)]
     if rest := [name for name in unfit if name not in new]:

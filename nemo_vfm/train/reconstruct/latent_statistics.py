@@ -38,7 +38,7 @@ class MeasureLatents:
 
     def on_step(self, fit: TrainState) -> None:
         """Measure where due."""
-        if not fit.due(self.every_steps):
+        if not fit.is_due(self.every_steps):
             return
         own = _measure(fit, average=False)
         if fit.ema is not None:

@@ -31,7 +31,7 @@ def reconstruct(
                         f"{type(fit.model).__name__} by {type(fit.task).__name__}")  # fmt: skip
     fit.model.eval()
     try:
-        with torch.no_grad(), fit.ema.applied(fit.model) if fit.ema and average else nullcontext():
+        with torch.no_grad(), fit.ema.apply_to(fit.model) if fit.ema and average else nullcontext():
             for batch in batches:
                 prepared = fit.task.prepare(batch.to(device()), seed=fit.run.seed, training=False)
                 yield prepared, fit.model(**prepared.inputs).float()
@@ -55,7 +55,7 @@ class CompareReconstructions:
 
     def on_step(self, fit: TrainState) -> None:
         """Measure and draw where due."""
-        if not fit.due(self.every_steps):
+        if not fit.is_due(self.every_steps):
             return
         found: dict[str, list[Tensor]] = {}
         weights, shown = [], None

@@ -49,13 +49,13 @@ class DataProgress:
     left: Position = field(default_factory=dict)
 
     @classmethod
-    def begun(cls, data: ResumableData, seed: int) -> "DataProgress":
+    def begin(cls, data: ResumableData, seed: int) -> "DataProgress":
         """Of a training that has no step yet, or was begun by a version that noted nothing."""
         first = data.begins()
         return cls((DataSegment(first, data.position(first), data.batching(), seed),))
 
     @classmethod
-    def parsed(cls, saved: Json) -> "DataProgress":
+    def from_json(cls, saved: Json) -> "DataProgress":
         """The inverse of `json`. CorruptCheckpoint if it holds something else."""
         try:
             stretches = tuple(
@@ -78,7 +78,7 @@ class DataProgress:
 def reading_of(state: Json) -> DataProgress | None:
     """What a checkpoint's state says; None where it is of a version, or of data, that noted nothing."""
     saved = state.get("data") if isinstance(state, dict) else None
-    return None if saved is None else DataProgress.parsed(saved)
+    return None if saved is None else DataProgress.from_json(saved)
 
 
 def resume(
@@ -89,7 +89,7 @@ def resume(
     `data` is the recipe's, started; `before` comes from the checkpoint of this step.
     """
     if before is None:
-        return data, DataProgress.begun(data, seed)
+        return data, DataProgress.begin(data, seed)
     last, now, batching = before.stretches[-1], data.position(step), data.batching()
     known = {**before.left, **before.read}
     left = {name: read for name, read in known.items() if name not in now}
@@ -98,7 +98,7 @@ def resume(
         return data, DataProgress(
             (*before.stretches, DataSegment(first, data.position(first), batching, seed)), left=left
         )
-    if batching == last.batching and all(name in before.read and _alike(before.read[name], now[name]) for name in now):
+    if batching == last.batching and all(name in before.read and _agree(before.read[name], now[name]) for name in now):
         same = last.first == data.begins() and _places(last.read) == _places(data.position(last.first))
         return data if same else data.starting(last.first, _places(last.read)), before
     read = carry_positions(before, now)
@@ -118,7 +118,7 @@ def carry_positions(before: DataProgress, now: Position) -> dict[str, ReadPositi
     share = sum(read.place for read in gone) / max(1, sum(read.of for read in gone))
     places = {
         name: round(share * read.of) if (old := known.get(name)) is None
-        else old.place if _alike(old, read) or not (old.of and read.of)
+        else old.place if _agree(old, read) or not (old.of and read.of)
         else round(old.place / old.of * read.of)
         for name, read in now.items()
     }  # fmt: skip
@@ -139,12 +139,12 @@ def data_at(
         return resume(data, before, step, seed, quiet=True)[0], seed
     stretch = next(one for one in reversed(before.stretches) if one.first <= index)
     try:
-        found = data.batched(stretch.batching).starting(stretch.first, _places(stretch.read))
+        found = data.with_batching(stretch.batching).starting(stretch.first, _places(stretch.read))
     except (KeyError, ValueError) as error:
         raise _others(index, str(error)) from error
     found.start(seed=stretch.seed, first_batch=index)
     now = found.position(stretch.first)
-    if other := [name for name in {**now, **stretch.read} if not _alike(now.get(name), stretch.read.get(name))]:
+    if other := [name for name in {**now, **stretch.read} if not _agree(now.get(name), stretch.read.get(name))]:
         raise _others(index, f"{', '.join(sorted(other)[:4])} holds other samples, or in another order")
     return found, stretch.seed
 
@@ -161,36 +161,34 @@ def steps_until(data: ResumableData, length: Duration) -> int:
     data.num_train_samples()
     first, per_sample = data.begins(), data.tokens_per_sample() if isinstance(data, ResumablePhases) else 1
 
-    def reached(steps: int) -> bool:
+    def reaches(steps: int) -> bool:
         read = data.position(first + steps).values()
         if length.unit == "epochs":
             return all(one.place >= length.amount * one.of for one in read)
         return sum(one.place for one in read) * (per_sample if length.unit == "tokens" else 1) >= length.amount
 
     most = 1
-    while not reached(most):
+    while not reaches(most):
         most *= 2
-    return first + bisect_left(range(most), True, key=reached)
+    return first + bisect_left(range(most), True, key=reaches)
 
 
 def _say(before: Position, now: Position, step: int) -> None:
     """What changes where the batches do."""
     place = sum(read.place for read in now.values())
     here = f"the data resumes at sample {place:,}, after step {step:,}"
-    other = {name: read for name, read in now.items() if read.place and not _alike(before.get(name), read)}
+    other = {name: read for name, read in now.items() if read.place and not _agree(before.get(name), read)}
     if not other:
         log.info(f"batches differ from those before: {here}; no sample of the epoch is repeated or left out")
         return
     left = {name: read.of - read.place % read.of for name, read in other.items() if read.of}
     again = sum(count * (other[name].of - count) / other[name].of for name, count in left.items())
-    log.warn(
-        f"the samples of {', '.join(list(other)[:4])} or their order differ from those before: {here}, as far into the "
-        f"epoch as it was; if the samples are the same, about {again:,.0f} of the {sum(left.values()):,} that follow "
-        f"in this epoch are repeated, and as many are left out"
-    )
+    log.warn(f"the samples of {', '.join(list(other)[:4])} or their order differ from those before: {here}, as far "
+             f"into the epoch as it was; if the samples are the same, about {again:,.0f} of the "
+             f"{sum(left.values()):,} that follow in this epoch are repeated, and as many are left out")  # fmt: skip
 
 
-def _alike(one: ReadPosition | None, other: ReadPosition | None) -> bool:
+def _agree(one: ReadPosition | None, other: ReadPosition | None) -> bool:
     return one is not None and other is not None and one.order == other.order
 
 

@@ -28,7 +28,7 @@ class Skip:
         if isinstance(self.samples, str):
             raise ValueError(f"skip.samples must be a list of keys, such as [{self.samples}]")
 
-    def left(self, batch: Batch) -> Batch:
+    def zero_weights(self, batch: Batch) -> Batch:
         """The batch with weight 0 where a sample is left out."""
         found = [place for place, key in enumerate(batch.keys) if key in self.samples]
         if not found:
@@ -52,10 +52,8 @@ class Skip:
         found = [f"step {', '.join(map(str, steps[:4]))}"] if steps else []
         found += [f"sample {', '.join(samples[:4])}"] if samples and step else []
         if found:
-            log.warn(
-                f"skip differs from what this run began with ({' and '.join(found)}), and {step} steps are done: a run "
-                f"with this skip from the start would have different weights"
-            )
+            log.warn(f"skip differs from what this run began with ({' and '.join(found)}), and {step} steps are "
+                     f"done: a run with this skip from the start would have different weights")  # fmt: skip
 
 
 NOTHING = Skip()

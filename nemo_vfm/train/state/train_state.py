@@ -22,7 +22,7 @@ from nemo_vfm.core.types.training_data import ResumableData, TrainingData
 from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint
 from nemo_vfm.parallel.engine.step_runner import StepResult, StepRunner
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.ranks.process_group import greatest
+from nemo_vfm.parallel.ranks.process_group import all_reduce_max
 from nemo_vfm.train.state.data_position import DataProgress
 from nemo_vfm.train.state.skip import Skip
 from nemo_vfm.train.state.slots import Schedule
@@ -47,7 +47,7 @@ class Average(Protocol):
         """Some of them."""
         ...
 
-    def applied(self, model: nn.Module) -> AbstractContextManager[nn.Module]:
+    def apply_to(self, model: nn.Module) -> AbstractContextManager[nn.Module]:
         """The model with the average for its weights."""
         ...
 
@@ -82,6 +82,7 @@ class TrainState:
         stateful: callbacks of Lightning's by name, whose state a checkpoint keeps.
         stop: above 0 where a signal asked for an end (`preempt.urgency`); every rank knows it at the same step.
         skip: what is left out.
+        frozen: where the frozen models' weights came from, by name.
         adapters: what adapters are trained, as a checkpoint remembers it; None where the model itself is.
         reading: where the data began and how; None for data that is no `ResumableData`.
     """
@@ -107,6 +108,7 @@ class TrainState:
     stateful: Mapping[str, Stateful] = field(default_factory=dict)
     skip: Skip = field(default_factory=Skip)
     adapters: Json = None
+    frozen: Mapping[str, Json] = field(default_factory=dict)
     reading: DataProgress | None = None
     _clock: float = 0.0
 
@@ -122,14 +124,14 @@ class TrainState:
             self.result = StepResult(math.nan, math.nan, math.nan, 0)
         else:
             # Without names nobody asks for the keys, which a batch of features has to make.
-            self.result = self.runner.step([self.skip.left(batch) if self.skip.samples else batch])
+            self.result = self.runner.step([self.skip.zero_weights(batch) if self.skip.samples else batch])
         self.step += 1
         self.set_lr()
         if self.ema is not None and not is_skipped:
             self.ema.update(self.model, self.step)
         # Ranks agree on the time and on who asks for an end.
         elapsed_s, wished = time.monotonic() - self._clock, float(self.end_wished)
-        self.elapsed_s, self.stop, early = greatest(elapsed_s, preemption.urgency(), wished)
+        self.elapsed_s, self.stop, early = all_reduce_max(elapsed_s, preemption.urgency(), wished)
         self.ended_early = early > 0
         figures = {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "lr": self.result.lr}
         self.metrics = {"skipped": 1.0} if is_skipped else {**figures, **self.result.turns}
@@ -181,6 +183,8 @@ class TrainState:
         more = {"total_steps": self.total_steps, "started_from": self.started_from, "skip": self.skip.state()}
         if self.adapters is not None:
             more["adapters"] = self.adapters
+        if self.frozen:
+            more["frozen"] = self.frozen
         if self.reading is not None and isinstance(self.data, ResumableData):
             more["data"] = self.reading.json(self.data, self.step)
         for name, one in self.stateful.items():
@@ -216,6 +220,6 @@ class TrainState:
                 self.stateful[name].load_state_dict(state)
         self.origin, self.started_from = saved.run or self.origin, saved.state.get("started_from")
 
-    def due(self, every_steps: int) -> bool:
+    def is_due(self, every_steps: int) -> bool:
         """Whether something that happens every N steps, and at the end, is due now."""
         return self.step % every_steps == 0 or self.finished or self.ended_early

@@ -35,7 +35,7 @@ def evaluate_batches(
 
     Every rank must go to the end: the others may need this rank's part of the weights.
     """
-    with fit.ema.applied(fit.model) if fit.ema else nullcontext():
+    with fit.ema.apply_to(fit.model) if fit.ema else nullcontext():
         count, last = 0, None
         for count, last in enumerate(fit.data.val_dataloader() if batches is None else batches, 1):
             if (count - 1) % fit.plan.data == fit.data_rank:
@@ -65,9 +65,9 @@ def measure(
         found[number] = {"loss": [mean(losses_B.double(), weight_B)], "weight": [float(weight_B.sum())]}
         counted.append(fit.task.contribution(prepared))
         if len(counted) == _APART:
-            counted = [fit.task.merged(counted)]
+            counted = [fit.task.merge(counted)]
         if group and isinstance(fit.task, RanksGroups):
-            for suffix, columns in fit.task.grouped(prepared, group).items():
+            for suffix, columns in fit.task.group_scores(prepared, group).items():
                 from nemo_vfm.metrics.ranking import GroupedScores
 
                 one = GroupedScores.of(**{f"{name}_N": column for name, column in columns.items()})
@@ -84,13 +84,13 @@ def measures_of_groups(
     from nemo_vfm.metrics.ranking import GROUPED_COLUMNS, GroupedScores
 
     own = {f"{suffix}/{name}": column for suffix, parts in grouped.items()
-           for name, column in GroupedScores.merged(parts).columns().items()}  # fmt: skip
+           for name, column in GroupedScores.merge(parts).columns().items()}  # fmt: skip
     sent = everyone_sends(save(own) if own and speaks_for_slice(fit) else b"")
     everyone = [load(bytes(data)) for data in sent if data]
     found: dict[str, float] = {}
     for suffix in sorted({key.partition("/")[0] for tensors in everyone for key in tensors}):
         parts = [{n: one[f"{suffix}/{n}"] for n in GROUPED_COLUMNS} for one in everyone]
-        measures = GroupedScores.merged([GroupedScores(**part) for part in parts]).measures(top_k)
+        measures = GroupedScores.merge([GroupedScores(**part) for part in parts]).measures(top_k)
         found |= {f"{name}{suffix}": value for name, value in measures.items()}
     return found
 
@@ -99,9 +99,9 @@ def add_metrics(
     fit: TrainState, task: HasValidationMetrics, counted: Sequence[Contribution], of_groups: Mapping[str, float]
 ) -> None:  # fmt: skip
     """Those of all ranks' samples, and validation.json."""
-    own = save(dict(task.merged(counted))) if counted and speaks_for_slice(fit) else b""
+    own = save(dict(task.merge(counted))) if counted and speaks_for_slice(fit) else b""
     everyone = [load(bytes(data)) for data in everyone_sends(own) if data]
-    metrics, details = task.validation_metrics(task.merged(everyone))
+    metrics, details = task.validation_metrics(task.merge(everyone))
     metrics = {**metrics, **{name: value for name, value in of_groups.items() if not name.startswith("groups")}}
     named = {"groups": {name: value for name, value in of_groups.items() if math.isfinite(value)}} if of_groups else {}
     if undefined := [name for name, value in metrics.items() if not math.isfinite(value)]:

@@ -102,7 +102,7 @@ def test_a_damaged_clip_is_a_failure_and_the_others_of_its_batch_are_captioned(f
     (tmp_path / "bad.mp4").write_bytes(b"no video")
     bad = View("bad", tmp_path / "bad.mp4", (0, 9), True, 12.0)
     found = said(folder, [views[0], bad, views[1]], batch_size=3)
-    assert found["bad"].status == "error" and found["clip0"].spoken and found["clip1"].spoken
+    assert found["bad"].status == "error" and found["clip0"].has_text and found["clip1"].has_text
 
 
 def test_captions_reach_the_records_and_the_model_is_not_loaded_again_for_nothing(folder, views, tmp_path, monkeypatch):
@@ -151,7 +151,7 @@ def test_code_in_the_folder_is_not_run(folder, views, tmp_path):
 
 
 def test_a_caption_of_a_blank_answer_is_none():
-    assert not Caption("k", status="blocked").spoken
+    assert not Caption("k", status="blocked").has_text
 
 
 @pytest.mark.parametrize("changes", [{"num_frames": 0}, {"max_tokens": 0}, {"batch_size": 0}, {"prompt": ""}])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nemo_vfm.config import Mark, Problem, RecipeError, Source, build, compose
+from nemo_vfm.config import Mark, Problem, RecipeError, SourceText, build, compose
 from nemo_vfm.curate.decide.rule import Limit, Rule, check_columns, first_broken
 from nemo_vfm.curate.decide.score_table import Labels, Table
 
@@ -114,5 +114,5 @@ def test_a_recipe_shows_the_mistake_at_its_place_and_inside_the_expression(tmp_p
 
 
 def test_other_messages_stay_in_one_line():
-    forged = Problem("a", Mark(Source("x.yaml", ("a: 1",)), 1, 1), "wrong\nx.yaml:9:9  all is well")
+    forged = Problem("a", Mark(SourceText("x.yaml", ("a: 1",)), 1, 1), "wrong\nx.yaml:9:9  all is well")
     assert len(forged.render().split("\n")) == 3

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from nemo_vfm.config.locate import NotLocated, locate, trust_list
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.curate.learned.cosmos_embed import CosmosEmbed
-from nemo_vfm.curate.record.stage import Compares, Learned
+from nemo_vfm.curate.record.stage import Compares, LearnedStage
 from nemo_vfm.dedup.semantic import as_vectors
 from tests.support.films import pan
 
@@ -80,8 +80,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_vectors_are_those_of_the_folders_own_code_in_any_company(folder: Path):
     stage = CosmosEmbed(folder=folder, num_frames=4)
-    assert isinstance(stage, Learned) and isinstance(stage, Compares)
-    clips = [pan(seed, 9)[stage.wanted(9, 24.0)] for seed in range(3)]
+    assert isinstance(stage, LearnedStage) and isinstance(stage, Compares)
+    clips = [pan(seed, 9)[stage.frame_indices(9, 24.0)] for seed in range(3)]
     together = [one.vector for one in stage.judge(clips)]
     assert together == [stage.judge([clip])[0].vector for clip in clips] and len(set(together)) == 3
     weight = torch.randn(6, 48, generator=torch.Generator().manual_seed(0))
@@ -96,7 +96,7 @@ def test_a_clip_shorter_than_the_model_takes_is_stretched(folder: Path):
     stage = CosmosEmbed(folder=folder, num_frames=4)
     clip = pan(0, 2)
     stretched = stage.judge([clip[[0, 0, 1, 1]]])
-    assert stage.judge([clip[stage.wanted(2, 24.0)]])[0].vector == stretched[0].vector
+    assert stage.judge([clip[stage.frame_indices(2, 24.0)]])[0].vector == stretched[0].vector
     assert len(as_vectors([stage.judge([clip[:1]])[0].vector])[0]) == 6
     with pytest.raises(ValueError, match="without a frame"):
         stage.judge([clip[:0]])

@@ -18,7 +18,7 @@ from nemo_vfm.curate.learned.cosmos_embed import CosmosEmbed
 from nemo_vfm.curate.learned.learned_duplicate import LearnedDuplicate
 from nemo_vfm.curate.learned.scorer_task import Rate, Recognise, Sort
 from nemo_vfm.curate.learned.video_type import VideoType
-from nemo_vfm.curate.record.stage import Compares, HasLabels, Learned
+from nemo_vfm.curate.record.stage import Compares, HasLabels, LearnedStage
 from nemo_vfm.dedup.semantic import as_text, as_vectors
 from nemo_vfm.models.scorer import Scorer
 from tests.curate.score.test_semantic_duplicate import record
@@ -60,7 +60,7 @@ def films(*lengths: int) -> list[np.ndarray]:
 def test_they_are_what_they_say(aesthetic: Aesthetic, clip: Path, scorer: Made):
     kind = VideoType(model=scorer(3), task=Sort(label="type", classes=NAMES))
     alike = LearnedDuplicate(model=partial(Scorer, folder=clip, outputs=0), task=Recognise())
-    assert all(isinstance(stage, Learned) for stage in (aesthetic, kind, alike))
+    assert all(isinstance(stage, LearnedStage) for stage in (aesthetic, kind, alike))
     assert isinstance(kind, HasLabels) and isinstance(alike, Compares) and len(alike.columns()) == 1
 
 
@@ -96,21 +96,21 @@ def test_a_clip_gets_the_same_finding_in_any_company(clip: Path, scorer: Made):
 
 
 def test_one_frame_a_second_is_wanted_and_no_more_than_the_most(aesthetic: Aesthetic):
-    assert aesthetic.wanted(60, 24.0) == [0, 24, 48]
-    assert aesthetic.wanted(1, 24.0) == [0]
-    assert len(aesthetic.wanted(24 * 600, 24.0)) == 60
+    assert aesthetic.frame_indices(60, 24.0) == [0, 24, 48]
+    assert aesthetic.frame_indices(1, 24.0) == [0]
+    assert len(aesthetic.frame_indices(24 * 600, 24.0)) == 60
 
 
 def test_each_stage_wants_the_frames_and_the_training_that_it_was_given(scorer: Made, clip: Path, tmp_path: Path):
     types, encoder = Sort(label="t", classes=NAMES), partial(Scorer, folder=clip, outputs=0)
-    makes: list[Callable[..., Learned]] = [
+    makes: list[Callable[..., LearnedStage]] = [
         partial(Aesthetic, model=scorer(), task=Rate(label="a")),
         partial(VideoType, model=scorer(3), task=types),
         partial(LearnedDuplicate, model=encoder, task=Recognise()),
     ]
     settings = [{"max_frames": 3, "per_second": 24.0}, {"num_frames": 3}, {"num_frames": 3}]
     for make, more in zip(makes, settings, strict=True):
-        assert make(**more).wanted(100, 24.0) == [0, 50, 99] and len(make().wanted(2400, 24.0)) > 3
+        assert make(**more).frame_indices(100, 24.0) == [0, 50, 99] and len(make().frame_indices(2400, 24.0)) > 3
         with pytest.raises(UserError, match="no checkpoint"):
             make(trained=tmp_path).fingerprint()
 

@@ -20,8 +20,7 @@ from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.models.scorer import Scorer
 from nemo_vfm.parallel.checkpoint.checkpoint import load_weights
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
-from nemo_vfm.train.job import Train
-from nemo_vfm.train.run_training import start
+from nemo_vfm.train.job import Train, start
 from tests.support.encoders import labelled_clips, tiny_clip
 from tests.support.films import pan
 from tests.support.slots import slots

@@ -24,7 +24,7 @@ DATA = Path(os.environ.get("NEMO_VFM_TEST_DATA", "absent"), "videos")
 class Corner:
     """The mean colour of one corner."""
 
-    def wanted(self, num_frames: int) -> list[int]:
+    def frame_indices(self, num_frames: int) -> list[int]:
         return [num_frames - 1]
 
     def embed(self, frames_THWC: np.ndarray) -> np.ndarray:

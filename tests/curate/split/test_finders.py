@@ -155,6 +155,15 @@ def test_a_shot_that_is_the_mean_of_its_neighbours_is_no_dissolve():
     assert run(Dissolves(24, DissolveLimits()), shown([a] * 40 + [(a + b) / 2] * 14 + [b] * 40)) == []
 
 
+@pytest.mark.parametrize(("off", "moved", "cuts"), [(13, 0, [3]), (15, 0, []), (15, 6, [3]), (23, 40, [])])
+def test_a_dissolve_may_be_further_off_the_mean_where_its_pictures_move(off, moved, cuts):
+    """A frame a second: one scale looks. Each step is half of the way, which is not too much."""
+    way = 40 * np.random.default_rng(0).choice([-1, 1], (9, 16, 3))
+    aside = np.sign(way) * np.tile([-off, off], 216).reshape(way.shape)
+    a, middle, b = (120 + change for change in (-way, aside, way))
+    assert run(Dissolves(1, DissolveLimits()), shown([b, a + moved, a, middle, b, b, a])) == cuts
+
+
 def test_a_picture_that_rests_half_way_is_a_shot_between_two_others():
     a, b = pictures(2)
     shares = np.concatenate(

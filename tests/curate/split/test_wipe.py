@@ -40,10 +40,10 @@ def test_a_wipe_is_cut_in_its_middle_and_goes_as_a_whole(way):
     assert len(list(UnionSplit(wipes=False).spans(frames, fps=24))) == 1
 
 
-@pytest.mark.parametrize("softness", [0.1, 0.3])
-def test_a_wipe_with_a_soft_edge_is_cut_in_its_middle(softness):
-    (_, cut), _ = UnionSplit(trim_s=None).spans(wiped(X + Y, 30, softness), fps=24)
-    assert 48 <= cut <= 62
+@pytest.mark.parametrize(("length", "softness", "begin"), [(30, 0.1, 0), (30, 0.3, 0), (9, 0.0, 0), (9, 0.0, 1)])
+def test_a_wipe_with_a_soft_edge_or_of_few_frames_is_cut_in_its_middle(length, softness, begin):
+    (_, cut), _ = UnionSplit(trim_s=None).spans(wiped(X + Y, length, softness)[begin:], fps=24)
+    assert abs(begin + cut - 40 - length / 2) <= length // 4
 
 
 @pytest.mark.parametrize("seed", [4, 5])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nemo_vfm.core import process
 from nemo_vfm.core.errors import DataError, MissingPackage, UserError
 from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.data.tokenizers import special_tokens, tokenizers_library, trial
@@ -269,8 +270,10 @@ HOSTILE: dict[str, tuple[dict[str, object], str]] = {
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_tokenizer_is_a_sentence_and_not_the_end_of_the_process(
-    what: str, folders: dict[str, Path], tmp_path: Path
+    what: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tokenizers.py").write_text("raise ValueError('which is not the library')")
     changes, said = HOSTILE[what]
     folder = tmp_path / "hostile"
     shutil.copytree(folders["byte-level"], folder)
@@ -282,16 +285,16 @@ def test_a_hostile_tokenizer_is_a_sentence_and_not_the_end_of_the_process(
 
 @pytest.mark.parametrize(
     ("harm", "said"),
-    [("import os; os.abort()", "ended with SIGABRT"),
-     pytest.param("while True: pass", "ended with SIG(KILL|XCPU)", marks=pytest.mark.slow),
+    [("import os; os.abort()", "was killed by SIGABRT"),
+     pytest.param("while True: pass", "was killed by SIG(KILL|XCPU)", marks=pytest.mark.slow),
      ("x = bytearray(1 << 36)", "MemoryError")],
     ids=["aborts", "never ends", "takes memory"],
 )  # fmt: skip
 def test_a_library_that_does_not_come_back_is_a_sentence(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, harm: str, said: str
 ) -> None:
-    wrong = f"from nemo_vfm.data.tokenizers import trial; trial._try_json = lambda path: exec({harm!r}); main()"
-    monkeypatch.setattr(trial, "_START", trial._START.replace("main()", wrong))
+    wrong = f"from nemo_vfm.data.tokenizers import trial; trial._try_json = lambda path: exec({harm!r})"
+    monkeypatch.setattr(process, "_START", f"{process._START}; {wrong}")
     monkeypatch.setattr(trial, "_CPU_S", 1)
     with pytest.raises(DataError, match=f"tokenizer.json of it cannot be read: .*{said}"):
         trial.require_sound(folders["byte-level"] / "tokenizer.json")
@@ -313,7 +316,7 @@ def test_a_panic_of_the_library_is_an_error_as_others_are() -> None:
 
     made = tokenizers_library.HuggingFace(Panics(), {}, "theirs")
     uses: list[Callable[[], object]] = [
-        lambda: made.encode(["a"]), lambda: made.placed("a", names=True), lambda: made.decode([0])
+        lambda: made.encode(["a"]), lambda: made.encode_with_offsets("a", names=True), lambda: made.decode([0])
     ]  # fmt: skip
     for use in uses:
         with pytest.raises(DataError, match=r"of theirs cannot be used: index out of bounds"):

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from nemo_vfm.data.tokens.token_data import Mixture, short
+from nemo_vfm.data.tokens.token_data import Mixture, normalise_weights
 
 
 def furthest(mixture: Mixture, shares: dict[str, Fraction], rows: int) -> Fraction:
@@ -15,7 +15,7 @@ def furthest(mixture: Mixture, shares: dict[str, Fraction], rows: int) -> Fracti
         assert number == counts[names[which]]
         counts[names[which]] += 1
         most = max(most, *(abs(counts[name] - share * (row + 1)) for name, share in shares.items()))
-    assert counts == mixture.taken(rows)
+    assert counts == mixture.rows_taken(rows)
     return most
 
 
@@ -26,7 +26,7 @@ def test_thirds_stay_thirds():
 
 def test_sizes_are_rounded_to_ten_thousandths_and_keep_to_them():
     sizes = {"a": Fraction(7_654_321), "b": Fraction(1_234_567), "c": Fraction(99)}
-    shares = short(sizes)
+    shares = normalise_weights(sizes)
     assert sum(shares.values()) == 1 and all(share * 10_000 == int(share * 10_000) for share in shares.values())
     assert max(abs(float(shares[n] - sizes[n] / sum(sizes.values()))) for n in sizes) < 2e-4
     assert shares["c"] == Fraction(1, 10_000)
@@ -35,7 +35,7 @@ def test_sizes_are_rounded_to_ten_thousandths_and_keep_to_them():
 
 def test_many_small_sources_get_a_turn_each_and_the_largest_gives_it():
     sizes = {"large": Fraction(10**12 + 1)} | {f"small{n}": Fraction(1) for n in range(300)}
-    shares = short(sizes)
+    shares = normalise_weights(sizes)
     assert sum(shares.values()) == 1 and min(shares.values()) == Fraction(1, 10_000)
     assert shares["large"] == Fraction(9700, 10_000)
 
@@ -43,4 +43,4 @@ def test_many_small_sources_get_a_turn_each_and_the_largest_gives_it():
 def test_no_weight_may_be_zero_and_somebody_must_be_there():
     for weights in ({}, {"a": Fraction(0)}, {"a": Fraction(-1), "b": Fraction(3)}):
         with pytest.raises(ValueError, match="sources need weights above 0"):
-            short(weights)
+            normalise_weights(weights)

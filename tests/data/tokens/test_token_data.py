@@ -257,7 +257,7 @@ def test_a_part_keeps_every_setting_that_it_does_not_name(token_folder):
     }  # fmt: skip
     assert settings.keys() | {"sources", "batch_size"} == inspect.signature(TokenData).parameters.keys()
     data = data_of(token_folder(lengths(60)), weight=1.0, **settings)
-    for part in (data.in_phase(batch_size=8, blend={"text": 2.0}, read={}), data.batched(data.batching())):
+    for part in (data.in_phase(batch_size=8, blend={"text": 2.0}, read={}), data.with_batching(data.batching())):
         assert {name: getattr(part, name) for name in settings} == settings
 
 

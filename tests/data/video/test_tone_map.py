@@ -103,5 +103,5 @@ def test_ten_bits_of_sdr_are_read_as_the_scaler_makes_them():
     picture = np.random.default_rng(0).random((4, 6, 3)).repeat(16, 0).repeat(16, 1)
     with PyAVReader(film([picture] * 2, "sdr")) as reader:
         assert reader.info().transfer == "sdr"
-        _, frame = next(reader.decoded([0]))
+        _, frame = next(reader.decode_at([0]))
         assert np.array_equal(reader.read([0])[0], frame.to_ndarray(format="rgb24"))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nemo_vfm.dedup.texts.minhash import TARGET, Bands, bands_for, buckets, signatures
+from nemo_vfm.dedup.texts.minhash import MIN_RECALL, Bands, bands_for, buckets, signatures
 from nemo_vfm.dedup.texts.shingles import Shingles, jaccard, word_hash
 from tests.dedup.texts.made_texts import changed, sentences
 
@@ -61,9 +61,9 @@ def test_a_signature_depends_on_its_text_and_the_seed_alone():
 @pytest.mark.parametrize("threshold", [0.3, 0.5, 0.7, 0.8, 0.9, 0.97, 1.0])
 def test_bands_are_the_longest_that_find_what_is_at_the_threshold(threshold: float):
     bands = bands_for(threshold, 128)
-    assert bands.count * bands.rows <= 128 and bands.recall(threshold) >= TARGET
+    assert bands.count * bands.rows <= 128 and bands.recall(threshold) >= MIN_RECALL
     longer = [Bands(128 // rows, rows) for rows in range(bands.rows + 1, 129)]
-    assert all(other.recall(threshold) < TARGET for other in longer)
+    assert all(other.recall(threshold) < MIN_RECALL for other in longer)
 
 
 def test_too_few_hashes_for_a_threshold_are_refused():

@@ -54,7 +54,7 @@ def test_given_frames_are_clean_and_carry_their_own_level_and_mark() -> None:
     prepared = task(TWO).prepare(batch(), seed=1, training=True)
     inputs, clean = prepared.inputs, clean_of(batch())
     torch.testing.assert_close(inputs["latents_BCTHW"][:, :, :2], clean[:, :, :2])
-    noisy = FlowMatching().noised(clean, prepared.targets["noise"], prepared.targets["sigma"])
+    noisy = FlowMatching().add_noise(clean, prepared.targets["noise"], prepared.targets["sigma"])
     torch.testing.assert_close(inputs["latents_BCTHW"][:, :, 2:], noisy[:, :, 2:])
     assert inputs["noise_B"].shape == (4, LATENT_FRAMES)
     assert (inputs["noise_B"][:, :2] == 1e-4).all()
@@ -233,7 +233,7 @@ def test_each_video_of_a_preview_begins_with_its_image(tmp_path, monkeypatch) ->
     for name, colour in (("a.png", 40), ("b.png", 200)):
         Image.new("RGB", (12, 8), (colour,) * 3).save(tmp_path / name)
     sizes = {"every_steps": 1, "num_frames": FRAMES, "height_px": 8, "width_px": 8, "fps": 8.0}
-    fit: Any = SimpleNamespace(due=lambda _: True, model=Level(), ema=None, run=Run(tmp_path), step=1)
+    fit: Any = SimpleNamespace(is_due=lambda _: True, model=Level(), ema=None, run=Run(tmp_path), step=1)
     for given in (["a.png", "b.png"], ["a.png"]):
         pictures = [tmp_path / name for name in given]
         preview.Preview(pipeline=pipeline(TWO), prompts=["x", "y"], given=pictures, **sizes).on_step(fit)

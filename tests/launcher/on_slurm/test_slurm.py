@@ -22,14 +22,14 @@ def test_a_job_is_submitted_seen_and_cancelled(slurm_here: Slurm, tmp_path: Path
     number = slurm.submit(script(tmp_path, "#SBATCH --job-name=a|b", "sleep 60"), tmp_path)
     after = slurm.submit(script(tmp_path, "true"), tmp_path, after=[number])
     slurm_here.until_state(number, "RUNNING")
-    found = slurm.queued([number, after])
+    found = slurm.squeue([number, after])
     assert set(found) == {number, after} and found[number].name == "a|b" and found[number].nodes == "n1"
     assert found[number].waits_or_runs and found[after].reason == "Dependency"
     slurm.cancel([number, after])
     slurm_here.until_state(number, "CANCELLED")
-    assert {job.state for job in slurm.queued([number, after]).values()} == {"CANCELLED"}
-    assert not slurm.queued([number])[number].waits_or_runs
-    assert slurm.queued(["1"]) == {} and slurm.queued([]) == {}
+    assert {job.state for job in slurm.squeue([number, after]).values()} == {"CANCELLED"}
+    assert not slurm.squeue([number])[number].waits_or_runs
+    assert slurm.squeue(["1"]) == {} and slurm.squeue([]) == {}
 
 
 def test_a_job_whose_predecessor_fails_is_never_begun(slurm_here: Slurm, tmp_path: Path):
@@ -41,8 +41,8 @@ def test_a_job_whose_predecessor_fails_is_never_begun(slurm_here: Slurm, tmp_pat
 
 def test_each_task_of_an_array_is_seen(slurm_here: Slurm, tmp_path: Path):
     number = slurm.submit(script(tmp_path, "exit $(( SLURM_ARRAY_TASK_ID == 1 ))"), tmp_path, words=["--array=0-2"])
-    slurm_here.until(lambda: not any(job.waits_or_runs for job in slurm.queued([number]).values()), "end of the array")
-    states = {id: job.state for id, job in slurm.queued([number]).items()}
+    slurm_here.until(lambda: not any(job.waits_or_runs for job in slurm.squeue([number]).values()), "end of the array")
+    states = {id: job.state for id, job in slurm.squeue([number]).items()}
     assert states == {f"{number}_0": "COMPLETED", f"{number}_1": "FAILED", f"{number}_2": "COMPLETED"}
 
 
@@ -84,7 +84,7 @@ def test_a_machine_without_slurm_is_told_what_to_do(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", str(tmp_path))
     assert not slurm.is_here()
     with pytest.raises(UserError, match="there is no squeue on this machine; submit from a login node"):
-        slurm.queued(["1"])
+        slurm.squeue(["1"])
 
 
 def test_a_job_around_us_does_not_reach_a_new_one(slurm_here: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -96,7 +96,7 @@ def test_a_job_around_us_does_not_reach_a_new_one(slurm_here: Slurm, tmp_path: P
     slurm_here.until_state(number, "COMPLETED")
     lines = (tmp_path / "env").read_text().splitlines()
     assert "OWN=kept" in lines and not [line for line in lines if line.endswith("=7")]
-    assert slurm.queued([number])[number].state == "COMPLETED"
+    assert slurm.squeue([number])[number].state == "COMPLETED"
 
 
 def test_where_nobody_started_us_as_a_rank_the_place_to_meet_is_the_users():

@@ -44,7 +44,7 @@ def test_of_a_sweep_the_runs_that_failed_are_tried_again_and_the_table_has_all(s
 
 def until_over(cluster: Slurm, array: str) -> None:
     cluster.until(
-        lambda: not any(task.waits_or_runs for task in slurm.queued([array]).values()), f"end of {array}", 240
+        lambda: not any(task.waits_or_runs for task in slurm.squeue([array]).values()), f"end of {array}", 240
     )
 
 

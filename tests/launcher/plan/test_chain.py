@@ -5,9 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from launcher.plan import recipe_info
 from launcher.plan.chain import chain
-from launcher.plan.recipe_info import Phase, Step, Work
+from launcher.plan.recipe_info import PhaseInfo, RecipeInfo, Step
 from launcher.request.cluster import Slurm
+from nemo_vfm.nemo.experiment import NeMoExperiment
+from nemo_vfm.runtime import recipe_work
 
 DGX = Slurm(gpu="h100", gpus_per_node=8, cpus_per_node=112)
 SHARED = replace(DGX, exclusive=False)
@@ -15,12 +18,12 @@ CPU = Slurm(gpus_per_node=0, cpus_per_node=16)
 
 
 def step(ranks: int, *, name: str = "", on_gpu: bool = True, phases: tuple[int, ...] = (), rounds: int = 0) -> Step:
-    named = tuple(Phase(name=f"p{n}", ranks=one, degrees={}) for n, one in enumerate(phases))
+    named = tuple(PhaseInfo(name=f"p{n}", ranks=one, degrees={}) for n, one in enumerate(phases))
     return Step(name=name, kind="", ranks=ranks, on_gpu=on_gpu, phases=named, degrees={}, rounds=rounds)
 
 
-def work(*steps: Step) -> Work:
-    return Work(name="r", header="", steps=steps)
+def work(*steps: Step) -> RecipeInfo:
+    return RecipeInfo(name="r", header="", steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +79,8 @@ def test_work_that_can_be_shared_out_has_an_array_a_round_before_the_whole():
 
 @pytest.mark.parametrize(("cluster", "nodes", "expected"), [(DGX, 4, (4, 8)), (DGX, None, (1, 8)), (CPU, 2, (2, 1))])
 def test_an_experiment_of_nemo_takes_as_many_whole_nodes_as_are_asked_for(cluster, nodes, expected):
-    experiment = Step(name="", kind="nemo_vfm.nemo.experiment.NeMoExperiment", ranks=1, on_gpu=True, degrees={})
-    (share,) = chain(work(experiment), cluster, nodes)
+    told = recipe_work._step("", NeMoExperiment(config=None, model=None), [], [""])
+    (share,) = chain(work(recipe_info._step(told)), cluster, nodes)
     assert share.problem == "" and (share.nodes, share.tasks_per_node) == expected
 
 
@@ -109,12 +112,12 @@ def test_another_number_of_gpus_than_the_layout_is_for_is_refused(one, cluster, 
     assert re.search(said, share.problem), share.problem
 
 
-@pytest.mark.parametrize("kind", ["", "nemo_vfm.nemo.experiment.NeMoExperiment"])
-def test_work_that_says_no_number_of_gpus_takes_whole_nodes_for_those_asked_for(kind):
-    (share,) = chain(work(replace(step(1), kind=kind, ray=not kind)), DGX, None, gpus=24)
+@pytest.mark.parametrize("how", ["ray", "any_nodes"])
+def test_work_that_says_no_number_of_gpus_takes_whole_nodes_for_those_asked_for(how):
+    (share,) = chain(work(replace(step(1), **{how: True})), DGX, None, gpus=24)
     assert (share.problem, share.nodes, share.gpus_per_node) == ("", 3, 8)
 
 
 def test_only_an_experiment_of_nemo_has_as_many_processes_as_a_node_has_gpus():
-    (share,) = chain(work(replace(step(1), kind="nemo_vfm.nemo.transcribe.Transcribe")), DGX, None)
+    (share,) = chain(work(replace(step(1), engine="torch")), DGX, None)
     assert (share.tasks_per_node, share.gpus_per_node) == (1, 1)

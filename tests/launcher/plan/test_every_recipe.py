@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.plan.launch import prepared
+from launcher.plan.launch import prepare
 from launcher.plan.recipe_info import CommandOutput
 from launcher.request.request import add_arguments, parse_request
-from launcher.state.submission import checked, submit
-from launcher.verbs.submit import launched
+from launcher.state.submission import check_launch, submit
+from launcher.verbs.submit import run_launch
 from nemo_vfm.config import Roots
 from tests.support.fake_queue import FakeQueue
 from tests.support.repository import ROOT
@@ -42,12 +42,12 @@ def test_what_a_dry_run_shows_is_what_sbatch_gets(name, tmp_path, monkeypatch, c
     monkeypatch.setenv("PATH", f"{queue.bin}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     # What is said beside the scripts takes a minute for the largest, and has tests of its own.
-    monkeypatch.setattr("launcher.plan.preflight.planned", lambda *_, **__: "not asked here")
-    monkeypatch.setattr("launcher.plan.preflight.checked", lambda *_, **__: CommandOutput(0, "ok"))
-    assert launched(prepared(words(name)), dry_run=True, with_script=True) == 0
+    monkeypatch.setattr("launcher.plan.preflight.query_plan", lambda *_, **__: "not asked here")
+    monkeypatch.setattr("launcher.plan.preflight.query_check", lambda *_, **__: CommandOutput(0, "ok"))
+    assert run_launch(prepare(words(name)), dry_run=True, with_script=True) == 0
     shown = capsys.readouterr().out
-    launch = prepared(words(name))
-    submit(launch, checked(launch)[0])
+    launch = prepare(words(name))
+    submit(launch, check_launch(launch)[0])
     given = [queue.submitted(101 + number).decode() for number in range(len(launch.shares))]
     if len(given) == 1:
         assert shown == given[0]
@@ -67,7 +67,7 @@ def dry(tmp_path, monkeypatch, asked_here):
     monkeypatch.chdir(tmp_path)
     for check in ("meta_build.unfit", "shareable_batches.unshareable"):
         monkeypatch.setattr(f"nemo_vfm.runtime.checks.{check}", lambda *_: [])
-    return lambda name, *changes: prepared(words(name, *changes, "--trust=nemo", "--allow-host=127.0.0.1:9")).shares
+    return lambda name, *changes: prepare(words(name, *changes, "--trust=nemo", "--allow-host=127.0.0.1:9")).shares
 
 
 @pytest.mark.parametrize("name", TRIED)

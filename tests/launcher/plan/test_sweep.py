@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
-from launcher.plan.chain import shared
-from launcher.plan.recipe_info import Point, Step, Work
+from launcher.plan.chain import share_out
+from launcher.plan.recipe_info import Point, RecipeInfo, Step
 from launcher.request.cluster import Slurm
 from nemo_vfm.cli.main import main as nemo_vfm_main
 from tests.launcher.render.test_quoting import HOSTILE
@@ -144,14 +144,14 @@ def test_a_sweep_that_cannot_be_is_refused_and_nothing_is_written(desk, queue, c
 def test_what_any_run_of_a_sweep_needs_or_cannot_have_is_that_of_the_array():
     def point(name: str, **more: object) -> Point:
         one = Step(name="", kind="k", on_gpu=False, **({"ranks": 2, "degrees": {}} | more))
-        return Point(name=name, changes=(), work=Work(name="w", header="", steps=(one,)))
+        return Point(name=name, changes=(), work=RecipeInfo(name="w", header="", steps=(one,)))
 
     plain, other = point("a", degrees={"shard": 2}), point("b", degrees={"tensor": 4, "shard": 1})
     for points in ((plain, other), (other, plain)):
-        (share,) = shared(points, Slurm(cpus_per_node=4), 2)
+        (share,) = share_out(points, Slurm(cpus_per_node=4), 2)
         assert (share.degrees, share.array, share.nodes, share.problem) == ({"shard": 2, "tensor": 4}, 2, 2, "")
     for points in ((plain, point("c", ranks=3)), (point("c", ranks=3), plain)):
-        (share,) = shared(points, Slurm(cpus_per_node=4), 2)
+        (share,) = share_out(points, Slurm(cpus_per_node=4), 2)
         assert "3 processes cannot be spread evenly over 2 nodes" in share.problem
 
 

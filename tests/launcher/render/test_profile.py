@@ -9,7 +9,7 @@ import pytest
 
 from launcher.cli import main
 from launcher.render.job import SlurmJob
-from launcher.render.profile import Profile, parse_profile
+from launcher.render.profile import ProfileSettings, parse_profile
 from launcher.request.cluster import Slurm as Cluster
 from nemo_vfm.core.errors import UserError
 from tests.support.repository import ROOT
@@ -40,7 +40,7 @@ def recording(folder: Path, *ranks: int) -> SlurmJob:
     return SlurmJob(
         name="toy", run_id="0123456789ab", folder=run_dir / "launch", run_dir=run_dir, workdir=ROOT,
         recipe=run_dir / "launch/recipe.yaml", command=("bash", "-c", text), nodes=2, tasks_per_node=2,
-        gpus_per_node=0, cpus_per_task=1, profile=Profile(ranks=ranks) if ranks else None,
+        gpus_per_node=0, cpus_per_task=1, profile=ProfileSettings(ranks=ranks) if ranks else None,
         cluster=Cluster(exclusive=False),
     )  # fmt: skip
 
@@ -103,5 +103,5 @@ def test_what_cannot_be_recorded_is_refused_with_what_can(words, sentence):
 
 
 def test_words_of_the_profile_are_kept_apart_and_in_order():
-    assert parse_profile("nsys", "8,0,8", "1-2") == replace(Profile(), ranks=(0, 8), begin_s=1, end_s=2)
-    assert parse_profile("nsys", None, None) == Profile() and parse_profile(None, None, None) is None
+    assert parse_profile("nsys", "8,0,8", "1-2") == replace(ProfileSettings(), ranks=(0, 8), begin_s=1, end_s=2)
+    assert parse_profile("nsys", None, None) == ProfileSettings() and parse_profile(None, None, None) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.render.quoting import directive, in_bind, quoted, remark, variable
+from launcher.render.quoting import directive, in_bind, quote, remark, variable
 from tests.support.slurm import Slurm
 
 HOSTILE = (
@@ -21,7 +21,7 @@ PRINTABLE = tuple(text for text in HOSTILE if text.isprintable() and text.strip(
 def through_bash(texts: list[str], folder: Path) -> list[str]:
     """What a program gets as its words."""
     script = folder / "script.sh"
-    script.write_text(f"printf '%s\\0' {' '.join(map(quoted, texts))}\n", encoding="utf-8")
+    script.write_text(f"printf '%s\\0' {' '.join(map(quote, texts))}\n", encoding="utf-8")
     done = subprocess.run(["bash", script], cwd=folder, capture_output=True, check=True, timeout=60)
     return done.stdout.decode().split("\0")[:-1]
 
@@ -40,13 +40,13 @@ def test_two_thousand_words_of_dangerous_letters_reach_a_program_byte_by_byte(tm
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_quoted_word_is_one_visible_line(text):
-    assert quoted(text).isprintable()
+    assert quote(text).isprintable()
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\udcff"])
 def test_what_no_program_can_be_given_is_refused(text):
     with pytest.raises(ValueError, match=r"zero byte|UTF-8"):
-        quoted(text)
+        quote(text)
 
 
 def test_sbatch_reads_hostile_options_as_they_are(real_slurm: Slurm, tmp_path: Path):

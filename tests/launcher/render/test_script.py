@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.render.job import SlurmJob
-from launcher.render.profile import Profile
+from launcher.render.profile import ProfileSettings
 from launcher.render.script import script
 from launcher.request.cluster import Apptainer, NodeCheck, Pyxis, Slurm
 from tests.launcher.render.test_quoting import HOSTILE, PRINTABLE
@@ -60,7 +60,7 @@ def test_every_argument_of_a_cluster_and_of_a_job_changes_the_script(tmp_path: P
         "workdir": tmp_path / "w", "title": "t", "command": ("c",), "words": ("--w",), "step": "s", "nodes": 3,
         "setup": ("x",), "tasks_per_node": 2, "gpus_per_node": 2, "cpus_per_task": 5, "memory_gb": 7, "gpu": "b200",
         "degrees": {"tensor": 2}, "engine": "", "silence_s": 60.0, "lead_s": 600, "max_restarts": 9,
-        "module_path": (tmp_path,), "needed": ("N",), "mpi": "pmix", "ray": True, "profile": Profile(),
+        "module_path": (tmp_path,), "needed": ("N",), "mpi": "pmix", "ray": True, "profile": ProfileSettings(),
     }  # fmt: skip
     of_ray = ("cpu_nodes", "cpus_per_cpu_node", "cpu_partition")
     changed = {name: replace(job, cluster=replace(cluster, **{name: value}), ray=name in of_ray)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.slurm.job_status import looked_at, progress, silent, states
-from launcher.slurm.slurm import Queued
+from launcher.slurm.job_status import looked_at, progress, silence, states
+from launcher.slurm.slurm import QueuedJob
 from launcher.state import logs
 from launcher.state.launch_folder import KeptLaunch, read
 from launcher.state.logs import Tail
@@ -34,10 +34,10 @@ def kept(run: Path, *jobs: dict) -> KeptLaunch:
     return read(run)
 
 
-def in_queue(number: str, state: str, reason: str = "None") -> dict[str, Queued]:
+def in_queue(number: str, state: str, reason: str = "None") -> dict[str, QueuedJob]:
     """What Slurm says of one job."""
-    return {number: Queued(id=number, array=number.partition("_")[0], state=state, reason=reason, left="1:00",
-                           begins="2026-01-01T00:00:00", nodes="n1", name="x")}  # fmt: skip
+    return {number: QueuedJob(id=number, array=number.partition("_")[0], state=state, reason=reason, left="1:00",
+                              begins="2026-01-01T00:00:00", nodes="n1", name="x")}  # fmt: skip
 
 
 def attempt(run: Path, number: str, kind: str, sentence: str = "") -> None:
@@ -46,7 +46,7 @@ def attempt(run: Path, number: str, kind: str, sentence: str = "") -> None:
         file.write(f"2026-01-01T00:00:00Z\t{number}\t0\t1\t{kind}\t7\tn1\t{sentence}\tno\t\n")
 
 
-def one(launch: KeptLaunch, queue: dict[str, Queued] | None = None) -> tuple[str, str]:
+def one(launch: KeptLaunch, queue: dict[str, QueuedJob] | None = None) -> tuple[str, str]:
     """State and what more is said, of a launch of one job."""
     (found,) = states(launch, queue or {})
     return found.state, found.more
@@ -125,13 +125,13 @@ def test_step_speed_end_in_sight_loss_and_the_last_whole_checkpoint_come_from_th
         (tmp_path / "status.json").write_text(json.dumps(status | more))
         slowest = progress(tmp_path).slowest
         assert ("rank 2 is 1.4x slower than the rest on the same matmul" in slowest) is said and "rank 3" in slowest
-    assert silent(found) == ""
+    assert silence(found) == ""
 
 
 def test_a_run_that_says_it_runs_and_gives_no_sign_of_life_is_named(tmp_path):
     beat = (datetime.now(UTC) - timedelta(minutes=5)).isoformat()
     (tmp_path / "status.json").write_text(json.dumps({"state": "running", "heartbeat": beat}))
-    assert "no heartbeat for 30" in silent(progress(tmp_path))
+    assert "no heartbeat for 30" in silence(progress(tmp_path))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"step": true, "heartbeat": 3, "state": 7}', "\x00" * 10, "[" * 9999])
@@ -152,7 +152,7 @@ def test_the_step_of_a_workflow_has_its_own_checkpoints(tmp_path):
 def test_who_follows_one_job_waits_for_no_other(tmp_path, monkeypatch):
     launch = kept(tmp_path, job("first", "101"), job("second", "102"), job("third", "103", array=2))
     found = in_queue("101", "COMPLETED") | in_queue("102", "RUNNING") | in_queue("103_1", "FAILED")
-    monkeypatch.setattr(logs, "queued", lambda kept: found)
+    monkeypatch.setattr(logs, "live_jobs", lambda kept: found)
     over = {name: Tail(launch, name)._is_over() for name in (None, "first", "second", "third")}
     assert over == {None: False, "first": True, "second": False, "third": True}
     found |= in_queue("102", "COMPLETED") | in_queue("103_0", "PENDING")
@@ -184,11 +184,11 @@ def test_a_launch_of_another_version_is_refused(tmp_path):
 
 def test_what_was_cancelled_says_so_while_it_ends_and_after_slurm_has_forgotten_it(tmp_path):
     launch = kept(tmp_path, job("job", "12"))
-    launch.cancelled({"12"})
+    launch.record_cancellation({"12"})
     launch = read(tmp_path)
     assert one(launch, in_queue("12", "COMPLETING")) == ("cancelled", "it is still ending")
     assert one(launch) == ("cancelled", "")
-    launch.submitted("job", "13")
+    launch.record_submission("job", "13")
     assert one(launch, in_queue("13", "PENDING"))[0] == "waiting"
 
 

@@ -149,13 +149,13 @@ def test_nobody_listening_harms_no_run(tmp_path, monkeypatch):
     with logs.LocalLog(tmp_path) as log:
         os.write(log.out, b"heard by nobody")
         log.show()
-    assert logs.latest(tmp_path)[0].read_bytes() == b"heard by nobody"
+    assert logs.latest_logs(tmp_path)[0].read_bytes() == b"heard by nobody"
 
 
 def test_a_log_is_its_owners_and_is_over_when_nobody_writes_it(tmp_path):
     (tmp_path / "logs").mkdir()
-    assert logs.is_over(tmp_path) and logs.latest(tmp_path) == []
+    assert logs.is_over(tmp_path) and logs.latest_logs(tmp_path) == []
     with logs.LocalLog(tmp_path):
         assert not logs.is_over(tmp_path)
     assert logs.is_over(tmp_path)
-    assert {file.stat().st_mode & 0o777 for file in logs.latest(tmp_path)} == {0o600}
+    assert {file.stat().st_mode & 0o777 for file in logs.latest_logs(tmp_path)} == {0o600}

@@ -129,8 +129,8 @@ def test_a_variable_may_come_from_the_shell_or_from_a_file_of_secrets_and_else_i
     (tmp_path / "key").write_text("a value\n")
     (tmp_path / "key").chmod(0o600)
     monkeypatch.setenv("OF_SHELL", "1")
-    where = Slurm(secrets={"OF_FILE": tmp_path / "key"})
-    launch = SimpleNamespace(work=SimpleNamespace(missing=()), where=where, needed=("OF_SHELL", "OF_FILE", "OF_NOBODY"))
+    where, names = Slurm(secrets={"OF_FILE": tmp_path / "key"}), ("OF_SHELL", "OF_FILE", "OF_NOBODY")
+    launch = SimpleNamespace(work=SimpleNamespace(missing=()), where=where, variables=names)
     (found,) = preflight._missing(launch)
     assert found.wrong and "OF_NOBODY is not set" in found.text
     (tmp_path / "key").chmod(0o644)

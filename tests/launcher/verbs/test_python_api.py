@@ -31,7 +31,7 @@ def desk(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_argument_asks_for_what_its_option_asks_for(desk, monkeypatch):
     asked = []
-    monkeypatch.setattr("launcher.python_api.prepared", lambda request: asked.append(request) or 1 / 0)
+    monkeypatch.setattr("launcher.python_api.prepare", lambda request: asked.append(request) or 1 / 0)
     given = {"nodes": 2, "gpus": None, "conf": [desk], "overlays": ["smoke"], "trust": ["a.b"],
              "allow": ["k"], "parts": 3, "allow_host": ["h.example"], "sweep": [], "code": False,
              "paths": False}  # fmt: skip

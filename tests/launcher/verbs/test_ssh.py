@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
-from launcher.remote.receive import received
+from launcher.remote.receive import receive_tree
 from launcher.remote.words import host, python, words
 from launcher.verbs.submit import add_arguments
 from nemo_vfm.core.errors import UserError
@@ -166,12 +166,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_second_submission_replaces_what_the_first_has_sent_and_nothing_else(home):
-    assert received(sent("w", "a", "b/c")) == ["r"]
+    assert receive_tree(sent("w", "a", "b/c")) == ["r"]
     (home / "w/runs/r").mkdir(parents=True)
     (home / "elsewhere").write_text("kept")
     (home / "w/b/c").unlink()
     (home / "w/b/c").symlink_to(home / "elsewhere")
-    received(sent("w", "b/c", "d"))
+    receive_tree(sent("w", "b/c", "d"))
     assert sorted(path.name for path in (home / "w").iterdir()) == [".git", "b", "d", "runs"]
     assert (home / "elsewhere").read_text() == "kept" and not (home / "w/b/c").is_symlink()
     listed = subprocess.run(["git", "-C", home / "w", "ls-files"], capture_output=True, text=True, check=True)
@@ -181,14 +181,14 @@ def test_a_second_submission_replaces_what_the_first_has_sent_and_nothing_else(h
 def test_a_folder_that_holds_something_else_is_not_touched(home):
     (home / "w/.git").mkdir(parents=True)
     with pytest.raises(UserError, match="--ssh-folder"):
-        received(sent("w", "a"))
+        receive_tree(sent("w", "a"))
     assert not (home / "w/a").exists()
 
 
 @pytest.mark.parametrize("name", ["../a", "/etc/a", "b/../../a", ".git/config"])
 def test_nothing_is_written_outside_of_the_folder(home, name):
     with pytest.raises(UserError, match="leads out"):
-        received(sent("w", name))
+        receive_tree(sent("w", name))
     with pytest.raises(UserError, match="leads out"):
-        received(sent("w", "a", below=name))
+        receive_tree(sent("w", "a", below=name))
     assert not list(home.rglob("etc")) and not (home / "a").exists()

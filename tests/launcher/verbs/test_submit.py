@@ -12,7 +12,7 @@ from launcher.cli import main
 from launcher.python_api import Submitted
 from launcher.slurm import slurm
 from launcher.state import logs
-from launcher.state.launch_folder import held, read
+from launcher.state.launch_folder import read, submission_lock
 from launcher.state.logs import Tail
 from nemo_vfm.core.errors import UserError
 
@@ -111,7 +111,7 @@ def test_a_folder_with_somebody_elses_files_is_refused(queue, capsys):
 
 
 def test_of_two_who_submit_in_one_folder_at_the_same_moment_one_is_refused(queue, capsys):
-    with held(Path("runs/a").absolute()):
+    with submission_lock(Path("runs/a").absolute()):
         assert main([*SHAPES]) == 2
     assert "another process is submitting" in capsys.readouterr().err
     assert queue.asked("sbatch") == [] and main([*SHAPES]) == 0

@@ -77,7 +77,7 @@ def test_merged_weights_give_the_same_output(method) -> None:
         for name, linear in adapted_linears(built):
             low = linear.adapters["own"]
             assert isinstance(low, LowRank)
-            bare.get_submodule(name).weight.copy_(low.merged(linear, linear.weight))
+            bare.get_submodule(name).weight.copy_(low.merge(linear, linear.weight))
     assert (output_of(built) - output_of(plain())).abs().max() > 0.05
     torch.testing.assert_close(output_of(built), output_of(bare), atol=1e-5, rtol=1e-5)
 
@@ -126,7 +126,7 @@ def test_each_projection_of_a_fused_linear_has_its_own_adapter(method) -> None:
     with_it, without = linear(x).unflatten(1, (2, 2, 3)), linear.forward(x).unflatten(1, (2, 2, 3))
     torch.testing.assert_close(with_it[:, :, 1], without[:, :, 1])
     assert (with_it[:, :, 0] != without[:, :, 0]).all()
-    torch.testing.assert_close(F.linear(x, linear.adapters["x"].merged(linear, linear.weight), linear.bias), linear(x))
+    torch.testing.assert_close(F.linear(x, linear.adapters["x"].merge(linear, linear.weight), linear.bias), linear(x))
 
 
 @pytest.mark.parametrize("methods", [("lora", "dora"), ("dora", "lora"), ("dora", "dora")], ids=str)
@@ -139,7 +139,7 @@ def test_adapters_that_are_merged_in_turn_compute_what_they_compute_in_turn(meth
             parameter.add_(torch.rand_like(parameter))
     merged = linear.weight
     for adapter in linear.adapters.values():
-        merged = adapter.merged(linear, merged)
+        merged = adapter.merge(linear, merged)
     torch.testing.assert_close(F.linear(x, merged, linear.bias), linear(x))
 
 
@@ -148,7 +148,7 @@ def test_a_gathered_copy_merges_as_the_adapter_does(method) -> None:
     linear = linear_with(method, {"whole": Rank(2, 6.0)}, strength=0.5)
     own = linear.adapters["x"]
     assert isinstance(own, LowRank)
-    assert torch.equal(own.gather().merged(linear, linear.weight), own.merged(linear, linear.weight))
+    assert torch.equal(own.gather().merge(linear, linear.weight), own.merge(linear, linear.weight))
 
 
 def test_each_target_has_its_rank_and_the_last_match_applies() -> None:

@@ -11,7 +11,7 @@ import torch
 from nemo_vfm.config import read_values
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.models.convert.foreign import ForeignTensors, opened_tensors
-from nemo_vfm.models.convert.tensor_source import StoredTensor
+from nemo_vfm.models.convert.tensor_source import UnreadTensor
 from nemo_vfm.models.convert.video.native_weights import NativeWeights, is_cosmos, native_maps, write_native
 from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.models.dit import DiT
@@ -105,16 +105,16 @@ def test_every_published_network_is_known_by_its_shapes(name: str) -> None:
     maps = native_maps(model, "1" if model.learned_positions is not None else "2", "net.")
     shapes = {there: tuple(part.shape) for own, found in maps.items()
               for there, part in zip(found.names, found.split(model.get_parameter(own)), strict=True)}  # fmt: skip
-    tensors = {name: StoredTensor("BF16", shape, pytest.fail) for name, shape in shapes.items()}  # nothing is read
+    tensors = {name: UnreadTensor("BF16", shape, pytest.fail) for name, shape in shapes.items()}  # nothing is read
     weights = NativeWeights(Path("model.pt"), ForeignTensors("torch", tensors, ()))
     assert {key: weights.arguments[key] for key in told} == told
 
 
 def test_what_is_not_part_of_the_network_is_named_and_left_out(opened) -> None:
-    left = opened(state()).left()
+    left = opened(state()).unused_names()
     assert "net.blocks.0.self_attn.q_norm._extra_state" in left and "net.accum_iteration" in left
     assert "net.blocks.0.cross_attn.attn_op._extra_state" in left and "net.pos_embedder.dim_spatial_range" in left
-    assert opened(state("cosmos 1"), stretch=(2, 1, 1)).left() == [
+    assert opened(state("cosmos 1"), stretch=(2, 1, 1)).unused_names() == [
         "logvar.0.freqs", "logvar.0.phases", "logvar.1.weight", "net.pos_embedder.seq"
     ]  # fmt: skip
 
@@ -130,7 +130,7 @@ def test_the_averaged_network_is_taken_unless_another_is_asked_for(opened, nest:
         weights = opened(both, key=key)
         assert torch.equal(weights[f"blocks.1.{name}"], expected["transformer_blocks.1.attn2.to_out.0.weight"])
         other = "net." if expected is averaged else "net_ema."
-        assert any(f".{left}".endswith(f".{other}final_layer.linear.weight") for left in weights.left())
+        assert any(f".{left}".endswith(f".{other}final_layer.linear.weight") for left in weights.unused_names())
     with pytest.raises(UserError, match=r"holds the networks .*net, .*net_ema; say with --key"):
         opened(both, key="ema")
 
@@ -167,7 +167,7 @@ def test_a_file_that_is_no_whole_cosmos_is_refused_in_a_sentence(opened, change,
     given = state()
     change(given)
     if said is None:
-        assert "net.logvar.0.other" in opened(given).left()
+        assert "net.logvar.0.other" in opened(given).unused_names()
         return
     with pytest.raises(DataError, match=said):
         opened(given)

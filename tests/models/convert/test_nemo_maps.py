@@ -15,7 +15,7 @@ from nemo_vfm.config import read_values
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.models.convert.dcp_folder import DcpFolder
 from nemo_vfm.models.convert.foreign import ForeignTensors, opened_tensors
-from nemo_vfm.models.convert.tensor_source import StoredTensor
+from nemo_vfm.models.convert.tensor_source import UnreadTensor
 from nemo_vfm.models.convert.video.native_weights import NativeWeights, is_cosmos
 from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.models.dit import DiT
@@ -116,7 +116,7 @@ def test_what_became_of_each_tensor_is_said_by_its_name(opened) -> None:
     assert sources["blocks.1.self_attention.qkv.weight"] == (f"{LAYERS}1.full_self_attention.linear_qkv.weight",)
     assert sources["blocks.1.modulation.up.2.weight"] == (f"{LAYERS}1.adaLN.adaLN_modulation.2.weight[288:432, 16:24]",)
     beside = ["module.logvar.0.freqs", "module.logvar.0.phases", "module.logvar.1.weight", "module.pos_embedder.seq"]
-    assert weights.left() == sorted([*beside, *trained])
+    assert weights.unused_names() == sorted([*beside, *trained])
     assert weights.num_values() == sum(theirs.numel() for theirs in made(PEERS["cosmos 1"]).parameters())
 
 
@@ -197,7 +197,7 @@ def test_a_published_network_is_known_by_the_shapes_that_nemo_gives_it(
                for key, shape in shapes.items()}  # fmt: skip
     for axis, most in (("t", 128), ("h", 120), ("w", 120)):
         tensors[f"module.extra_pos_embedder.pos_emb_{axis}"] = (most, width)
-    stored = {name: StoredTensor("BF16", shape, pytest.fail) for name, shape in tensors.items()}  # nothing is read
+    stored = {name: UnreadTensor("BF16", shape, pytest.fail) for name, shape in tensors.items()}  # nothing is read
     weights = NativeWeights(Path("nemo"), ForeignTensors("distcp", stored, ()))
     told = {key: tuple(value) if isinstance(value, list) else value
             for key, value in read_values((ROOT / f"conf/model/{name}.yaml").read_text(), name).items()

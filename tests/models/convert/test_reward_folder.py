@@ -22,7 +22,7 @@ def write(folder: Path, family: str, **more: Any) -> Any:
 
 def scored(ours: LoadedReward, tokens: list[int]) -> torch.Tensor:
     """The outputs after the token that is scored."""
-    end = RewardHead(ours.labels, pad=ours.pad).scored(tokens)
+    end = RewardHead(ours.labels, pad=ours.pad).scored_prefix(tokens)
     return scores(ours.model, torch.tensor([end]))[0, -1]
 
 

@@ -81,7 +81,7 @@ def test_tensors_are_read_one_by_one_and_in_their_own_dtype(pipelines: Path, tmp
         name = "blocks.0.self_attention.qkv.weight"
         assert weights[name].dtype == torch.bfloat16 and weights[name].nbytes == 2 * 48 * 144
         assert weights.sources()[name] == tuple(f"blocks.0.attn1.to_{x}.weight" for x in "qkv")
-        assert weights.left() == [] and "nothing" not in weights and len(weights) == len(dict(weights.items()))
+        assert weights.unused_names() == [] and "nothing" not in weights and len(weights) == len(dict(weights.items()))
     with torch.device("meta"), TransformerFolder(tmp_path / "half") as weights:
         model = weights.model
     assert write_transformer(model, load_video_model(tmp_path / "half").state_dict(), tmp_path / "wide",

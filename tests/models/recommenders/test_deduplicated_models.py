@@ -60,7 +60,7 @@ def outcome(make: Callable[[], nn.Module], batch: FeatureBatch, dtype: torch.dty
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_loss_and_gradients_on_unique_rows_are_those_of_the_expanded_batch(case, dtype):
     batch = session_batch()
-    own, expanded = (outcome(CASES[case], one, dtype) for one in (batch, batch.expanded()))
+    own, expanded = (outcome(CASES[case], one, dtype) for one in (batch, batch.expand()))
     assert own["logits"].dtype == dtype
     for name, tensor in expanded.items():
         scale = float(tensor.abs().max())
@@ -81,7 +81,7 @@ def test_every_model_takes_batches_that_are_made_up_for_it(kind: type[nn.Module]
 @pytest.mark.parametrize("case", CASES)
 def test_a_batch_without_samples_has_no_logits_and_gradients_of_zero(case):
     model = CASES[case]()
-    for batch in (none := session_batch().rows(0, 0), none.expanded()):
+    for batch in (none := session_batch().rows(0, 0), none.expand()):
         logits = model(batch)
         assert logits.shape == (0, 2)
         logits.sum().backward()

@@ -23,7 +23,7 @@ def test_the_interaction_is_the_dot_product_of_every_pair_once(own):
 @pytest.mark.parametrize(("own", "dense"), [(False, 3), (True, 3), (False, 0), (True, 0)])
 def test_the_logits_are_those_of_the_definition_with_and_without_dense_numbers(own, dense):
     dlrm = model(self_interaction=own, **({} if dense else {"dense": 0, "bottom": []}))
-    batch = session_batch(dense=dense).expanded()
+    batch = session_batch(dense=dense).expand()
     weights = dlrm.state_dict()
     rows = {name: weights[f"tables.{name}.weight"] for name in ROWS}
     for sample in range(len(batch)):

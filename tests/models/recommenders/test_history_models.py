@@ -170,7 +170,7 @@ def test_dice_is_refused_in_training_on_several_ranks(monkeypatch):
 
 @pytest.mark.parametrize("kind", [HistoryTransformer, HSTU])
 def test_the_top_reads_all_else_the_candidate_the_user_and_their_product(kind, monkeypatch):
-    model, batch, read = small(kind), session_batch().expanded(), []
+    model, batch, read = small(kind), session_batch().expand(), []
     monkeypatch.setattr(model.top, "forward", lambda x: (read.append(x), x)[1])
     monkeypatch.setattr(model.encoder, "forward", lambda rows, *_: torch.full((len(rows.lengths_B), 8), 2.0))
     model(batch)
@@ -197,7 +197,7 @@ def test_an_order_of_samples_gives_the_same_logits_in_that_order(kind):
 
 @pytest.mark.parametrize("kind", [DIN, HistoryTransformer, HSTU])
 def test_a_batch_without_any_item_of_a_history_has_logits_and_gradients(kind):
-    model, batch = small(kind), session_batch().expanded()
+    model, batch = small(kind), session_batch().expand()
     empty = torch.zeros(len(batch), dtype=torch.int64)
     for name in (*HISTORY, "times"):
         batch.features[name] = Jagged(torch.zeros(0, dtype=torch.int64), empty)
@@ -208,7 +208,7 @@ def test_a_batch_without_any_item_of_a_history_has_logits_and_gradients(kind):
 
 
 def test_lengths_that_differ_within_a_history_are_refused():
-    batch = session_batch().expanded()
+    batch = session_batch().expand()
     batch.features["categories"] = batch.features["device"]
     with pytest.raises(DataError, match="history and categories are features of one history, and their lengths differ"):
         small(HistoryTransformer)(batch)

@@ -61,7 +61,7 @@ def called(program: nn.Module, batch: FeatureBatch, names: tuple[str, ...]) -> t
 @pytest.mark.parametrize("kind", cases([DLRM, DCNv2, DIN, HSTU, HistoryTransformer], [DLRM, HSTU]))
 def test_a_program_gives_the_models_scores_whatever_the_number_of_samples_and_ids(kind, tmp_path):
     model = small(kind, deduplicated={"user": "lookup"}).eval()
-    batches = [session_batch(samples=24, seed=seed).rows(0, size).expanded() for seed, size in enumerate((1, 2, 7, 24))]
+    batches = [session_batch(samples=24, seed=seed).rows(0, size).expand() for seed, size in enumerate((1, 2, 7, 24))]
     names = model.features()
     for rows in ("fp32", "int8"):
         if rows == "int8":  # by how much rounding moves a score hangs on the weights: these rows lose nothing by it

@@ -10,7 +10,7 @@ import torch
 from nemo_vfm.core.errors import LostRank
 from nemo_vfm.parallel.context.attend import attend
 from nemo_vfm.parallel.context.collectives import count_traffic
-from nemo_vfm.parallel.context.kernel import Plain, TiledKernel
+from nemo_vfm.parallel.context.kernel import MathAttention, TiledKernel
 from nemo_vfm.parallel.context.scheme import AttentionSizes, Scheme, backward_bytes, forward_bytes
 from tests.support.ranks import RankFailed, on_ranks
 
@@ -88,7 +88,7 @@ class Falling(TiledKernel):
     """A kernel whose rank dies, or sleeps, in the middle of a ring."""
 
     def __init__(self, sleep_s=None):
-        super().__init__(Plain())
+        super().__init__(MathAttention())
         self.sleep_s, self.calls = sleep_s, 0
 
     def forward(self, *arguments):
@@ -105,7 +105,7 @@ def hanging(rank):
     import torch.distributed as dist
 
     group = dist.new_group([0, 1, 2], timeout=timedelta(seconds=2))
-    kernel = Falling(sleep_s=9) if rank == 1 else TiledKernel(Plain())
+    kernel = Falling(sleep_s=9) if rank == 1 else TiledKernel(MathAttention())
     before = time.monotonic()
     try:
         for _ in range(2):
@@ -129,7 +129,7 @@ def dying(rank):
 
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     scheme = Scheme("ring" if rank < 2 else "all_gather")
-    kernel = Falling() if rank % 2 else TiledKernel(Plain())
+    kernel = Falling() if rank % 2 else TiledKernel(MathAttention())
     for _ in range(3):
         attend(*tensors(SIZES, torch.float32), group=pairs[rank // 2], scheme=scheme, kernel=kernel)
 
@@ -139,6 +139,6 @@ def test_a_rank_that_dies_ends_the_others_at_once_with_its_name():
     with pytest.raises(RankFailed) as error:  # which gives the others five seconds, of their group's sixty
         on_ranks(4, dying)
     text = str(error.value)
-    assert "rank 1: died with exit code 7" in text
+    assert "rank 1: its process ended with status 7" in text
     assert "LostRank: rank 0 timed out waiting for rank 1, with which it shares a sequence over 2 ranks" in text
     assert "LostRank: rank 2 timed out waiting for rank 3, with which" in text

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.context.attend import attend
-from nemo_vfm.parallel.context.kernel import Gradients, Plain, RunningSoftmax, TiledKernel
-from nemo_vfm.parallel.context.kernel_choice import CpuFlash, _proven, choose_kernel
+from nemo_vfm.parallel.context.kernel import Gradients, MathAttention, RunningSoftmax, TiledKernel
+from nemo_vfm.parallel.context.kernel_choice import CpuFlash, _verify_kernel, choose_kernel
 from nemo_vfm.parallel.context.scheme import Scheme
 from nemo_vfm.parallel.context.tiles import local_spans, tiles
 from nemo_vfm.parallel.context.varlen_batching import VarlenBatch
@@ -25,15 +25,15 @@ class OneByOne:
 
     def forward(self, q, k, v, lengths):
         OneByOne.calls += 1
-        parts = [Plain().forward(*self.tile(q_rows, q), *self.tile(k_rows, k, v), lengths.diagonal)
+        parts = [MathAttention().forward(*self.tile(q_rows, q), *self.tile(k_rows, k, v), lengths.diagonal)
                  for q_rows, k_rows in self.rows(lengths)]  # fmt: skip
         out = torch.cat([self.rows_first(out) for out, _ in parts])
         return out, torch.cat([lse[0] for _, lse in parts], 1)
 
     def backward(self, do, q, k, v, out, lse, lengths):
         parts = [
-            Plain().backward(*self.tile(q_rows, do, q), *self.tile(k_rows, k, v), *self.tile(q_rows, out),
-                             lse[None, :, q_rows], lengths.diagonal)
+            MathAttention().backward(*self.tile(q_rows, do, q), *self.tile(k_rows, k, v), *self.tile(q_rows, out),
+                                     lse[None, :, q_rows], lengths.diagonal)
             for q_rows, k_rows in self.rows(lengths)
         ]  # fmt: skip
         return tuple(torch.cat([self.rows_first(part) for part in of_one]) for of_one in zip(*parts, strict=True))
@@ -55,7 +55,7 @@ class OneByOne:
         return x[0].transpose(0, 1)
 
 
-KERNELS = [TiledKernel(Plain()), TiledKernel(CpuFlash()), VarlenBatch(OneByOne())]
+KERNELS = [TiledKernel(MathAttention()), TiledKernel(CpuFlash()), VarlenBatch(OneByOne())]
 NAMES = ("plain", "cpu", "together")
 
 
@@ -104,7 +104,7 @@ def test_keys_that_come_in_parts_in_any_order_give_the_same(kernel):
 def test_extreme_scores_merge_without_overflow():
     q, k, v, _ = drawn()
     whole, parts = RunningSoftmax(q), RunningSoftmax(q)
-    kernel = TiledKernel(Plain())
+    kernel = TiledKernel(MathAttention())
     kernel.forward(1e4 * q, k, v, tiles(((0, 12),), ((0, 12),), (12,), False), whole)
     for start in (0, 6):
         part = slice(start, start + 6)
@@ -137,7 +137,7 @@ def test_one_device_attends_as_torch_does_under_autocast():
 
 def test_a_kernel_is_not_touched_by_autocast_in_either_direction():
     q, k, v, do = (x.requires_grad_() for x in drawn(4, 4, dtype=torch.bfloat16))
-    plain = TiledKernel(Plain())
+    plain = TiledKernel(MathAttention())
     outside = torch.autograd.grad(attend(q, k, v, group=None, scheme=Scheme(), kernel=plain), (q, k, v), do)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = torch.autograd.grad(attend(q, k, v, group=None, scheme=Scheme(), kernel=plain), (q, k, v), do)
@@ -154,7 +154,7 @@ def test_hundreds_of_samples_are_two_calls_of_a_kernel_that_takes_them_together(
     assert OneByOne.calls <= 4
 
 
-class Off(Plain):
+class Off(MathAttention):
     """A kernel whose lse is of another base: values are right, merged ones and gradients are not."""
 
     def forward(self, q, k, v, diagonal):
@@ -162,7 +162,7 @@ class Off(Plain):
         return out, lse * 1.4427
 
 
-class Refusing(Plain):
+class Refusing(MathAttention):
     """A kernel of another version of torch."""
 
     def backward(self, *_):
@@ -173,9 +173,9 @@ class Refusing(Plain):
 def test_a_kernel_that_does_not_give_the_formulas_numbers_is_not_used_and_said_so(one, text, caplog):
     with caplog.at_level(logging.WARNING, "nemo_vfm"):
         logging.getLogger("nemo_vfm").addHandler(caplog.handler)
-        found = _proven(TiledKernel(one), torch.zeros(0, 8))
+        found = _verify_kernel(TiledKernel(one), torch.zeros(0, 8))
         logging.getLogger("nemo_vfm").removeHandler(caplog.handler)
-    assert isinstance(found._one, Plain)
+    assert isinstance(found._one, MathAttention)
     assert not isinstance(found._one, type(one))
     assert text in caplog.text
     assert "plain formula" in caplog.text

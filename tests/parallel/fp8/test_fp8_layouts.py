@@ -185,7 +185,7 @@ def resumed(rank: int, degrees: dict[str, Any], folder: str, first: int, count: 
     try:
         engine = started(plan, spec, *DIT)
         if first:
-            engine.load(checkpoint.newest(Path(folder), gather_group()).groups)
+            engine.load(checkpoint.open_latest(Path(folder), gather_group()).groups)
         losses = [engine.step([own(plan, rank, index)]).loss for index in range(first, first + count)]
         checkpoint.save(Path(folder), first + count, engine.tensors(), {}, ranks=gather_group())
         return {"loss": losses, "fp8": {n: t.clone() for n, t in engine.tensors()["fp8"].items()}, "scales": []}

@@ -19,7 +19,7 @@ from nemo_vfm.parallel.fp8.amax_history import ROLES, AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear, require_divisible, to_fp8
 from nemo_vfm.parallel.fp8.fp8_product import emulated_product, native_product
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats
-from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Quantised, dequantise, quantise
+from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Fp8Tensor, dequantise, quantise
 
 EACH_RECIPE = pytest.mark.parametrize("recipe", RECIPES)
 GRANULARITY = {"current": "tensor", "rowwise": "row", "block": "1x128", "mxfp8": "mx"}
@@ -158,7 +158,7 @@ def test_emulation_is_scaled_mm_up_to_the_order_of_sums(granularity: str, first:
     a, b = quantise(numbers(48, 512), granularity, first), quantise(numbers(64, 512, seed=1), granularity)
     found, native = emulated_product(a, b), native_product(a, b, fast=False)
     assert (found - native).abs().max() <= 1e-6 * found.abs().max()
-    wrong = emulated_product(a, Quantised(b.elements, b.scale * 1.001))
+    wrong = emulated_product(a, Fp8Tensor(b.elements, b.scale * 1.001))
     assert (wrong - native).abs().max() > 1e-4 * found.abs().max()
 
 
@@ -166,7 +166,7 @@ def test_emulation_is_scaled_mm_up_to_the_order_of_sums(granularity: str, first:
 def test_the_hardwares_product_does_not_break_a_compiled_graph(granularity: str) -> None:
     """On the meta device: torch 2.11 has no such product for a CPU."""
     a, b = quantise(numbers(48, 512), granularity), quantise(numbers(64, 512, seed=1), granularity)
-    on_meta = [Quantised(one.elements.to("meta"), one.scale.to("meta")) for one in (a, b)]
+    on_meta = [Fp8Tensor(one.elements.to("meta"), one.scale.to("meta")) for one in (a, b)]
     compiled = torch.compile(partial(native_product, fast=False), backend="aot_eager", fullgraph=True)
     assert compiled(*on_meta).shape == (48, 64)
 
@@ -234,7 +234,7 @@ def test_a_block_that_is_computed_again_keeps_no_quantised_input(
 ) -> None:
     seen: list[weakref.ref[Tensor]] = []
 
-    def noted(*arguments: object, **named: object) -> Quantised:
+    def noted(*arguments: object, **named: object) -> Fp8Tensor:
         found = quantise(*arguments, **named)  # type: ignore[arg-type]
         seen.append(weakref.ref(found.elements.untyped_storage()))
         return found

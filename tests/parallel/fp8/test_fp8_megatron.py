@@ -106,7 +106,7 @@ def trained(
     try:
         engine = started(kind(), plan, name, recipe)
         if first:
-            engine.load(checkpoint.newest(Path(folder), gather_group()).groups)
+            engine.load(checkpoint.open_latest(Path(folder), gather_group()).groups)
         with pytest.MonkeyPatch.context() as patch:
             without_float32(patch)
             losses = [engine.step([own(plan, rank, index)]).loss for index in range(first, first + 3)]

@@ -10,7 +10,7 @@ from nemo_vfm.core.fp8 import Fp8, Recipe
 from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
 from nemo_vfm.parallel.fp8 import operands
 from nemo_vfm.parallel.fp8.fp8_linear import to_fp8
-from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Granularity, Quantised, quantise, quantise_by
+from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Fp8Tensor, Granularity, quantise, quantise_by
 
 pytest.importorskip("triton", reason="Triton comes with torch for CUDA; make torchrec installs it, too")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -28,7 +28,7 @@ def numbers(kind: str, rows: int = 256, columns: int = 384) -> Tensor:
     return x.bfloat16().to(DEVICE)
 
 
-def same(found: Quantised | None, expected: Quantised) -> None:
+def same(found: Fp8Tensor | None, expected: Fp8Tensor) -> None:
     """Every byte, any NaN for any other. The interpreter does not round as a GPU does, nor carry into the exponent."""
     assert found is not None and torch.equal(found.scale, expected.scale)
     ours, right = (one.elements.float() for one in (found, expected))
@@ -64,7 +64,7 @@ def test_a_factor_that_was_fixed_before_saturates_what_is_larger() -> None:
     x, factor = numbers("usual", 48, 80), torch.tensor(200.0, device=DEVICE)
     first, second = cast(x, "tensor", E4M3, factor=factor)
     same(first, quantise_by(x, factor))
-    same(second, Quantised(quantise_by(x, factor).elements.T, factor.reciprocal()))
+    same(second, Fp8Tensor(quantise_by(x, factor).elements.T, factor.reciprocal()))
     assert first.elements.float().abs().max() == 448
 
 

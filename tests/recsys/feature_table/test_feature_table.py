@@ -129,7 +129,7 @@ def test_only_the_row_groups_used_last_are_kept(table, monkeypatch):
     table, read = FeatureTable(table.folder, cached_row_groups=2), []
     monkeypatch.setattr(table_reader, "read_row_group", lambda *args: read.append(args[3]) or read_row_group(*args))
     for row_group in (0, 1, 0, 1, 2, 1, 0):
-        table.stored(row_group)
+        table.load_row_group(row_group)
     assert read == [0, 1, 0, 0]  # numbers in parts of two row groups: 2 is the first of the second part
 
 

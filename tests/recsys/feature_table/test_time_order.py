@@ -72,7 +72,7 @@ def taken(data: FeatureTableData, count: int) -> list:
 @pytest.mark.parametrize(("window_groups", "groups"), [(1, "stored"), (2, "none"), (99, "auto")])
 def test_samples_come_by_time_and_equal_ones_as_they_lie_whatever_is_read_at_once(folder, window_groups, groups):
     data = by_time(folder, window_groups=window_groups, groups=groups, num_workers=window_groups % 2)
-    batches = [batch.expanded() for batch in taken(data, 2 * len(CHUNK) // BATCH + 1)]
+    batches = [batch.expand() for batch in taken(data, 2 * len(CHUNK) // BATCH + 1)]
     assert len(CHUNK) // 64 > 8 and len(set(CHUNK.time_B.tolist())) < len(CHUNK) / 4
     for column, expected in (("ids_B", BY_TIME.ids_B), ("dense_BF", BY_TIME.dense_BF)):
         found = torch.cat([getattr(batch, column) for batch in batches])

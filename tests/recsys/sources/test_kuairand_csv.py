@@ -36,7 +36,7 @@ def test_sessions_and_histories_are_those_of_a_loop(tmp_path, history, gap_minut
     assert isinstance(source, ImportSource) and isinstance(source, LogSource)
     read = LogChunk.cat([*source.log_chunks()])
     order = np.lexsort([column.numpy() for column in (read.ids_B, read.time_B, read.session_B)])
-    chunk = source.completed(read.select(torch.from_numpy(order)))
+    chunk = source.complete(read.select(torch.from_numpy(order)))
     samples = [*zip(chunk.ids_B.tolist(), chunk.session_B.tolist(), lists(chunk.features["history"]), strict=True)]
     assert samples == by_loop(rows, history, gap_minutes * 60_000)
     assert len({len(sample[2]) for sample in samples}) > 1 and len({sample[1] for sample in samples}) > 30

@@ -72,7 +72,7 @@ def test_ranks_that_exchange_their_gradients_come_to_the_bits_of_one_batch(with_
     for step in range(STEPS):
         on_rank(ranks[0], step, [(0, 4), (4, 7)])
         on_rank(ranks[1], step, [(7, 12)])
-        sent = [*zip(*([storage.packed() for storage in tables._storages] for tables in ranks), strict=True)]
+        sent = [*zip(*([storage.pack_pending() for storage in tables._storages] for tables in ranks), strict=True)]
         for tables in ranks:
             of_storages = iter(sent)
             tables.exchange(lambda own, of_storages=of_storages: next(of_storages))

@@ -55,7 +55,8 @@ def test_of_what_a_program_complains_the_end_is_kept() -> None:
     assert end_in(said.text).stderr == "a" * 1499 + "b"
 
 
-def test_no_more_programs_run_at_once_than_there_are_places(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("at_once", "places"), [(2, 2), (None, 1)], ids=["given", "cores that it may use"])
+def test_no_more_programs_run_at_once_than_there_are_places(monkeypatch: pytest.MonkeyPatch, at_once, places) -> None:
     running, most, lock = 0, 0, threading.Lock()
 
     def slow(source: str, **_: object) -> ProgramResult:
@@ -69,8 +70,9 @@ def test_no_more_programs_run_at_once_than_there_are_places(monkeypatch: pytest.
         return ProgramResult("ok", source, "", 0.0, True)
 
     monkeypatch.setattr(program_model, "run_python", slow)
-    ends = list(Asker(chat=ProgramModel(at_once=2)).ask(asked(str(number)) for number in range(12)))
-    assert len(ends) == 12 and most == 2
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0}, raising=False)
+    ends = list(Asker(chat=ProgramModel(at_once=at_once)).ask(asked(str(number)) for number in range(12)))
+    assert len(ends) == 12 and most == places
 
 
 def test_a_budget_needs_no_price_for_programs(monkeypatch: pytest.MonkeyPatch) -> None:

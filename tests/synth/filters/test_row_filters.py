@@ -21,7 +21,7 @@ from nemo_vfm.synth.filters.similar_rows import SimilarRows
 from nemo_vfm.synth.filters.text_length import TextLength
 from nemo_vfm.synth.filters.turn_texts import turns_of
 from nemo_vfm.synth.programs.prompt_template import Prompt
-from nemo_vfm.synth.programs.row_program import Draft, Program, RowFailed, RowProgram, ended_row, said
+from nemo_vfm.synth.programs.row_program import Draft, Program, RowFailed, RowProgram, ended_row, say
 from nemo_vfm.synth.programs.synthesize import Synthesize
 from nemo_vfm.text.documents import Documents
 from tests.dedup.texts.made_texts import changed, sentences
@@ -37,7 +37,7 @@ ENGLISH = "The bridge that we have seen from the hill was built by two of the br
 
 
 def draft(asked: str = "Why?", answer: str = "Because.", **more: Any) -> Draft:
-    return Draft([said("user", asked), said("assistant", answer)], more=more)
+    return Draft([say("user", asked), say("assistant", answer)], more=more)
 
 
 class GivenRows:
@@ -59,7 +59,7 @@ class GivenRows:
 
 
 def kept(rule: Any, drafts: Sequence[Draft]) -> list[str | None]:
-    opened = rule.opened()
+    opened = rule.make_rule()
     return [opened(one) for one in drafts]
 
 
@@ -146,9 +146,9 @@ def test_similar_rows_are_compared_with_all_that_stayed() -> None:
 
 
 def test_whose_turns_are_looked_at_is_chosen_and_answers_of_preferences_are_the_assistants() -> None:
-    row = draft("u", "a", chosen=[said("assistant", "c")], rejected=[said("assistant", "r")])
+    row = draft("u", "a", chosen=[say("assistant", "c")], rejected=[say("assistant", "r")])
     assert turns_of(row, "user") == ["u"] and turns_of(row, "assistant") == ["a", "c", "r"]
-    called = Draft([said("system", "s"), {"role": "assistant", "content": None}, said("user", "u")])
+    called = Draft([say("system", "s"), {"role": "assistant", "content": None}, say("user", "u")])
     assert turns_of(called, "all") == ["s", "u"] and turns_of(called, "assistant") == []
     assert turns_of(draft("u", "a", chosen="c", rejected=["r"]), "all") == ["u", "a"]
     two = [draft("same", "one"), draft("same", "other")]
@@ -201,7 +201,7 @@ def test_every_turn_has_a_length_within_bounds() -> None:
         None,
         "more than 3 words in a turn",
     ]
-    assert TextLength(turns="user").broken_rule(Draft([said("assistant", "x")])) == "fewer than 1 words in a turn"
+    assert TextLength(turns="user").broken_rule(Draft([say("assistant", "x")])) == "fewer than 1 words in a turn"
     assert (
         TextLength(most=4, unit="characters").broken_rule(draft(answer="12345")) == "more than 4 characters in a turn"
     )
@@ -294,7 +294,7 @@ def test_the_categories_that_drop_are_chosen(drop: list[str] | None, answer: str
 
 
 def test_a_guard_whose_own_template_asks_is_sent_the_conversation_with_the_chosen_answer() -> None:
-    row = Draft([said("user", "u")], more={"chosen": [said("assistant", "c")], "rejected": [said("assistant", "r")]})
+    row = Draft([say("user", "u")], more={"chosen": [say("assistant", "c")], "rejected": [say("assistant", "r")]})
     filtering = GuardedRows(prompt=None)
     (ask,) = next(filtering.rule_program(row))
     assert ask.prompt is None and ask.before == (

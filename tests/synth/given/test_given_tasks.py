@@ -10,7 +10,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.synth.given.given_tasks import GivenTasks
 from nemo_vfm.synth.given.row_file import RowFile
 from nemo_vfm.synth.given.row_source import GivenRow, ListedRows, is_flagged
-from nemo_vfm.synth.programs.row_program import Task
+from nemo_vfm.synth.programs.row_program import RowTask
 from tests.support.told_models import ran
 
 TALK = [{"role": "user", "content": "One?"}, {"role": "assistant", "content": "1"},
@@ -25,14 +25,14 @@ class Rows:
         return (GivenRow(f"x line {number}", row) for number, row in enumerate(self.rows, 1))
 
 
-def tasks(*rows: dict[str, Any], **more: Any) -> list[Task]:
+def tasks(*rows: dict[str, Any], **more: Any) -> list[RowTask]:
     return list(GivenTasks(rows=Rows(*rows), **more).each())
 
 
 def test_a_prompt_is_a_task_with_its_truth_licence_and_flag() -> None:
-    row = {"prompt": "2+2?", "gold": 4, "terms": "CC0", "bad": [{"flagged": True}], "id": 7}
+    row = {"prompt": "2+2", "gold": 4, "terms": "CC0", "bad": [{"flagged": True}], "id": 7}
     (task,) = tasks(row, column="prompt", answer="gold", licence="terms", flag="bad")
-    assert task == Task([{"role": "user", "content": "2+2?"}], {"given": "x line 1", "given_id": 7}, "4", "CC0", True)
+    assert task == RowTask([{"role": "user", "content": "2+2"}], {"given": "x line 1", "given_id": 7}, "4", "CC0", True)
 
 
 def test_of_a_conversation_the_last_answer_is_left_out_and_of_turns_as_many_as_wanted() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.config import build, compose
-from nemo_vfm.core.network.chat import Said
+from nemo_vfm.core.network.chat import ChatAnswer
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.embedded.embedded_responder import EmbeddedResponder
@@ -34,7 +34,7 @@ RULES = {
 class AnswersLate(EmbeddedResponder):
     """Says the same, after a wait that is another each time."""
 
-    def say(self, messages: Sequence[Json]) -> Said:
+    def say(self, messages: Sequence[Json]) -> ChatAnswer:
         time.sleep(random.random() / 200)
         return super().say(messages)
 

@@ -14,7 +14,7 @@ from nemo_vfm.synth.embedded import made_obedience
 from nemo_vfm.synth.embedded.word_draw import WordDraw
 from nemo_vfm.synth.pipelines.instructions import Instructions
 from nemo_vfm.synth.pipelines.topic_tasks import TopicTasks
-from nemo_vfm.synth.programs.row_program import DroppedRow, RowFailed, Task, said
+from nemo_vfm.synth.programs.row_program import DroppedRow, RowFailed, RowTask, say
 from tests.support.told_models import ToldModel, ledger_of, ran
 from tests.synth.programs.test_synthesize import Shuffled
 
@@ -79,7 +79,7 @@ def test_answers_that_break_an_instruction_are_dropped_by_its_kind(tmp_path: Pat
 
 def test_an_answer_of_the_second_attempt_is_kept() -> None:
     pipeline = Instructions(tasks=TopicTasks(), attempts=2, kinds=["no_commas"], most=1)
-    program = pipeline.row(Task([said("user", "Why?")], licence="CC0"), "one_turn")
+    program = pipeline.row(RowTask([say("user", "Why?")], licence="CC0"), "one_turn")
     (first,) = next(program)
     (again,) = program.send(["Well, no."])
     assert (first.sample, again.sample) == (0, 1) and first.before == again.before
@@ -91,7 +91,7 @@ def test_an_answer_of_the_second_attempt_is_kept() -> None:
 
 def test_a_first_answer_that_obeys_already_is_nothing_to_revise() -> None:
     pipeline = Instructions(tasks=TopicTasks(), kinds=["no_commas"])
-    program = pipeline.row(Task([said("user", "Why?")]), "revise")
+    program = pipeline.row(RowTask([say("user", "Why?")]), "revise")
     next(program)
     with pytest.raises(StopIteration) as stop:
         program.send(["No."])
@@ -100,7 +100,7 @@ def test_a_first_answer_that_obeys_already_is_nothing_to_revise() -> None:
 
 def test_a_user_who_says_the_same_again_drops_the_row() -> None:
     pipeline = Instructions(tasks=TopicTasks(), kinds=["no_commas"])
-    program = pipeline.row(Task([said("user", "Why?")]), "all_turns")
+    program = pipeline.row(RowTask([say("user", "Why?")]), "all_turns")
     next(program)
     (ask,) = program.send(["It is so."])
     assert ask.prompt == "next_turn" and "[assistant]\nIt is so." in ask.values["transcript"]
@@ -112,15 +112,15 @@ def test_a_user_who_says_the_same_again_drops_the_row() -> None:
 def test_a_task_that_no_instruction_fits_fails_and_a_conversation_keeps_its_turns() -> None:
     pipeline = Instructions(tasks=TopicTasks(), kinds=["repeat_prompt"], forms=["one_turn"])
     with pytest.raises(RowFailed, match="no instruction of the kinds fits"):
-        next(pipeline.row(Task([said("user", "Two\nlines")]), "one_turn"))
-    turns = [said("user", "u"), said("assistant", "a"), said("user", "Why?")]
-    (ask,) = next(pipeline.row(Task(turns), "one_turn"))
+        next(pipeline.row(RowTask([say("user", "Two\nlines")]), "one_turn"))
+    turns = [say("user", "u"), say("assistant", "a"), say("user", "Why?")]
+    (ask,) = next(pipeline.row(RowTask(turns), "one_turn"))
     assert ask.before[:2] == tuple(turns[:2]) and ask.before[2]["content"].startswith("Why?\n\n")
 
 
 def test_what_suits_one_turn_alone_is_not_asked_of_several() -> None:
     pipeline = Instructions(tasks=TopicTasks(), kinds=["no_commas", "repeat_prompt"], most=2)
-    first = [next(pipeline.row(Task([said("user", f"Why {n}?")]), "all_turns")) for n in range(8)]
+    first = [next(pipeline.row(RowTask([say("user", f"Why {n}?")]), "all_turns")) for n in range(8)]
     told = [ask.before[0]["content"] for (ask,) in first]
     assert all("comma" in text and "request above" not in text for text in told)
 
@@ -140,7 +140,7 @@ def test_the_embedded_responder_obeys_every_kind_max_often(monkeypatch: pytest.M
         drawn = draw(random.Random(seed), 1 + seed % 3, prompt="Say why the tide turns.")
         text = "Say why the tide turns.\n\n" + " ".join(one.text for one in drawn)
         match = form.pattern.search(text)
-        answer = match and form.answer(match, [said("user", text)], WordDraw(text))
+        answer = match and form.answer(match, [say("user", text)], WordDraw(text))
         broken += not all(one.holds(answer or "") for one in drawn)
         kinds |= {one.kind for one in drawn}
     assert kinds == set(KINDS) and broken <= 3

@@ -80,7 +80,7 @@ def test_a_bank_is_read_from_a_file_a_text_a_line_and_each_counts_once(tmp_path:
     file = tmp_path / "words.txt"
     file.write_text("heap\r\n\n stack \nheap\u2028map\nheap\n")
     made = TextBank(texts=["stack"], file=file)
-    assert made.all() == ["stack", "heap", "heap\u2028map"] and made.most() is None
+    assert made.all() == ["stack", "heap", "heap\u2028map"] and made.max_texts() is None
     assert KeywordTasks(bank=made).max_rows() is None and KeywordTasks(bank=made, max_keywords=3).max_rows() == 6
     file.write_text("\n")
     for wrong in (file, tmp_path / "missing.txt", tmp_path):

@@ -15,7 +15,7 @@ from nemo_vfm.synth.pipelines.preferences import Decider, Preferences
 from nemo_vfm.synth.pipelines.topic_tasks import TopicTasks
 from nemo_vfm.synth.programs.judgement import Reward, scores_of, verdict_of
 from nemo_vfm.synth.programs.prompt_template import Prompt
-from nemo_vfm.synth.programs.row_program import Program, RowFailed, Task, said
+from nemo_vfm.synth.programs.row_program import Program, RowFailed, RowTask, say
 from nemo_vfm.synth.programs.synthesize import Synthesize
 from tests.support.told_models import ToldModel, ledger_of, ran
 
@@ -91,12 +91,8 @@ def test_a_judge_or_a_reward_model_that_answers_prose_fails_the_row_and_says_so(
     for role in ("judge", "reward"):
         (tmp_path / role).mkdir()
         with pytest.raises(NemoVfmError, match="only 0 rows"):
-            ran(
-                tmp_path / role,
-                "preferences",
-                "rows=3",
-                **{role: ToldModel(lambda messages: "Both are fine, I think.")},
-            )
+            ran(tmp_path / role, "preferences", "rows=3",
+                **{role: ToldModel(lambda messages: "Both are fine, I think.")})  # fmt: skip
     assert "the judge's answer ends with none of A, B and tie" in ledger_of(tmp_path / "judge")["failed"]
     assert "the reward model gave no coherence" in ledger_of(tmp_path / "reward")["failed"]
 
@@ -114,9 +110,9 @@ class _Sums:
     def max_rows(self) -> int:
         return self.count
 
-    def all_tasks(self) -> Program[list[Task]]:
+    def all_tasks(self) -> Program[list[RowTask]]:
         yield from ()
-        return [Task([said("user", f"What is {n} + 1?")], {"n": n}, truth=str(n + 1), licence="CC0")
+        return [RowTask([say("user", f"What is {n} + 1?")], {"n": n}, truth=str(n + 1), licence="CC0")
                 for n in range(self.count)]  # fmt: skip
 
 

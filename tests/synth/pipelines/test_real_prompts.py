@@ -11,7 +11,7 @@ from nemo_vfm.core.errors import NemoVfmError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.synth.pipelines.real_prompts import RealPrompts, half_of
 from nemo_vfm.synth.pipelines.topic_tasks import TopicTasks
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Task
+from nemo_vfm.synth.programs.row_program import Ask, Draft, RowTask
 from tests.support.repository import ROOT
 from tests.support.told_models import ToldModel, ledger_of, ran
 
@@ -50,15 +50,15 @@ def test_a_prompt_is_in_the_same_half_wherever_it_stands(tmp_path: Path) -> None
     assert set(one) == set(other) - {"More"}
     (tmp_path / "salted").mkdir()
     assert set(prompts_of(half(tmp_path / "salted", "sft", rows, "pipeline.salt=other"))) != set(one)
-    tasks = [Task([{"role": "user", "content": f"{number}"}]) for number in range(2000)]
+    tasks = [RowTask([{"role": "user", "content": f"{number}"}]) for number in range(2000)]
     assert 350 < sum(half_of(task, 0.2) == "sft" for task in tasks) < 450
     assert sum(half_of(task, 0.5) != half_of(task, 0.5, "other") for task in tasks) > 800
 
 
 def test_conversations_that_begin_alike_are_in_one_half() -> None:
-    def talk(number: int, *more: str) -> Task:
+    def talk(number: int, *more: str) -> RowTask:
         turns = [f"Begin {number}.", *more]
-        return Task([{"role": ("user", "assistant")[place % 2], "content": turn} for place, turn in enumerate(turns)])
+        return RowTask([{"role": ("user", "assistant")[n % 2], "content": turn} for n, turn in enumerate(turns)])
 
     for number in range(50):
         assert half_of(talk(number), 0.5) == half_of(talk(number, "One", "And then?"), 0.5)

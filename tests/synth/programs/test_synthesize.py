@@ -20,7 +20,7 @@ from nemo_vfm.asking.pace import Pace
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import RecipeError, build, compose
 from nemo_vfm.core.errors import NemoVfmError, UserError
-from nemo_vfm.core.network.chat import Chat, EndpointChat, Said
+from nemo_vfm.core.network.chat import Chat, ChatAnswer, EndpointChat
 from nemo_vfm.core.network.endpoint import Endpoint, EndpointError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.report.page import all_sections
@@ -32,6 +32,7 @@ from nemo_vfm.synth.programs.program_runner import ProgramRunner
 from nemo_vfm.synth.programs.prompt_template import Prompt
 from nemo_vfm.synth.programs.row_program import Ask, Draft
 from nemo_vfm.synth.programs.synthesize import Synthesize
+from tests.support.chat_models import said
 from tests.support.chat_server import allowed
 from tests.support.recipe_results import require_figures
 from tests.support.repository import ROOT
@@ -91,7 +92,7 @@ class Listening(EmbeddedResponder):
         super().__init__(error_rate=0)
         self.heard: list[str] = []
 
-    def say(self, messages: Any) -> Said:
+    def say(self, messages: Any) -> ChatAnswer:
         self.heard.append(messages[-1]["content"])
         return super().say(messages)
 
@@ -139,7 +140,7 @@ class Shuffled(EmbeddedResponder):
         super().__init__(error_rate=error_rate)
         self.asked, self.stop_after, self.lock = 0, stop_after, threading.Lock()
 
-    def say(self, messages: Any) -> Said:
+    def say(self, messages: Any) -> ChatAnswer:
         with self.lock:
             self.asked += 1
             if self.stop_after is not None and self.asked > self.stop_after:
@@ -210,7 +211,7 @@ def test_for_its_next_question_the_model_is_shown_the_conversation(tmp_path: Pat
     asked: list[Any] = []
 
     class Noting(EmbeddedResponder):
-        def say(self, messages: Any) -> Said:
+        def say(self, messages: Any) -> ChatAnswer:
             asked.append(messages)
             return super().say(messages)
 
@@ -319,8 +320,8 @@ def shared(number: int) -> Any:
 
 def test_an_answer_that_rows_share_is_paid_once_and_one_that_was_known_is_paid_too(tmp_path: Path) -> None:
     class Costly(EmbeddedResponder):
-        def say(self, messages: Any) -> Said:
-            return Said("so", "success", "costly", "", 10, 3, 0.0)
+        def say(self, messages: Any) -> ChatAnswer:
+            return ChatAnswer("so", "success", "costly", "", 10, 3, 0.0)
 
     for asked in (4, 0):
         journal = Journal(file=tmp_path / "answers.jsonl")
@@ -342,7 +343,7 @@ def test_another_prompt_asks_only_what_it_changes(tmp_path: Path) -> None:
 
 
 class Refusing(EmbeddedResponder):
-    def say(self, messages: Any) -> Said:
+    def say(self, messages: Any) -> ChatAnswer:
         raise EndpointError("the service answered 400 Bad Request: use max_completion_tokens")
 
 
@@ -369,8 +370,8 @@ def test_a_judge_that_refuses_every_question_is_named_where_no_row_is_left(tmp_p
 @pytest.mark.parametrize(("answer", "requests"), [("", 2), ("I will not write lists.", 4)])
 def test_a_model_that_writes_no_list_ends_the_run_with_its_words(tmp_path: Path, answer: str, requests: int) -> None:
     class Prose(EmbeddedResponder):
-        def say(self, messages: Any) -> Said:
-            return Said(answer, "success", "prose", "", 1, 1, 0.0)
+        def say(self, messages: Any) -> ChatAnswer:
+            return ChatAnswer(answer, "success", "prose", "", 1, 1, 0.0)
 
     said = "none of the model's answers .* was a list" if answer else "none of 2 questions: .* returned nothing"
     with pytest.raises(NemoVfmError, match=said):
@@ -383,12 +384,12 @@ def test_a_model_whose_answer_is_no_list_is_shown_it_and_asked_again(tmp_path: P
     corrected: list[Any] = []
 
     class Chatty(EmbeddedResponder):
-        def say(self, messages: Any) -> Said:
+        def say(self, messages: Any) -> ChatAnswer:
             if "Write that as a numbered list" in messages[-1]["content"]:
                 corrected.append(messages)
                 return super().say(messages)
             prose = "list of" in messages[-1]["content"] and "broad topics" in messages[-1]["content"]
-            return Said("Gladly!", "success", "chatty", "", 1, 1, 0.0) if prose else super().say(messages)
+            return ChatAnswer("Gladly!", "success", "chatty", "", 1, 1, 0.0) if prose else super().say(messages)
 
     by(Chatty(error_rate=0), 3).run(Run(tmp_path))
     ((asked, answer, _),) = corrected
@@ -398,13 +399,11 @@ def test_a_model_whose_answer_is_no_list_is_shown_it_and_asked_again(tmp_path: P
 
 def test_a_list_in_another_form_is_copied_out_and_what_it_does_not_say_is_refused(tmp_path: Path) -> None:
     class Prose(EmbeddedResponder):
-        def say(self, messages: Any) -> Said:
+        def say(self, messages: Any) -> ChatAnswer:
             asked = messages[-1]["content"]
             if "should hold a list" in asked:
-                return Said("1. Old Rivers\n2. new rivers\n3. **small bridges.**", "success", "prose", "", 1, 1, 0.0)
-            if "broad topics" in asked:
-                return Said("I suggest old rivers and small bridges.", "success", "prose", "", 1, 1, 0.0)
-            return super().say(messages)
+                return said("1. Old Rivers\n2. new rivers\n3. **small bridges.**")
+            return said("I suggest old rivers and small bridges.") if "broad topics" in asked else super().say(messages)
 
     by(Prose(error_rate=0), 8).run(Run(tmp_path))
     assert {row["parents"]["topic"] for row in rows(tmp_path)} == {"Old Rivers", "small bridges."}
@@ -418,7 +417,7 @@ class _OddYears:
 class _SameKind:
     """Refuses a row whose first word an earlier row has."""
 
-    def opened(self) -> Any:
+    def make_rule(self) -> Any:
         seen = set[str]()
 
         def rule(draft: Draft) -> str | None:
@@ -473,9 +472,9 @@ def test_a_filter_that_asks_needs_its_model_and_its_prompt() -> None:
 
 def test_a_yield_below_the_min_is_an_error_after_all_is_written(tmp_path: Path) -> None:
     class Echo(EmbeddedResponder):
-        def say(self, messages: Any) -> Said:
+        def say(self, messages: Any) -> ChatAnswer:
             asked = messages[-1]["content"]
-            return super().say(messages) if "list of" in asked else Said(asked[-60:], "success", "echo", "", 1, 1, 0.0)
+            return super().say(messages) if "list of" in asked else said(asked[-60:])
 
     with pytest.raises(NemoVfmError, match=r"only 0 rows of 1\d\d candidates.*below min_yield 0.1. Most often: echo"):
         by(Echo()).run(Run(tmp_path))

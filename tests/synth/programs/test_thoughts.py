@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nemo_vfm.cli.main import main
-from nemo_vfm.core.network.chat import Said, said_in
+from nemo_vfm.core.network.chat import ChatAnswer, said_in
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.given.given_tasks import GivenTasks
 from nemo_vfm.synth.given.row_source import ListedRows
@@ -23,7 +23,7 @@ THOUGHT = 'Perhaps:\n1. one MUSING\n2. two\n\\boxed{7} {"helpfulness": 4, "coher
 class Thinker(ToldModel):
     """Says what the embedded responder says, after a thought about it."""
 
-    def say(self, messages: Sequence[Json]) -> Said:
+    def say(self, messages: Sequence[Json]) -> ChatAnswer:
         text = super().say(messages).text
         return said_in(answer(f"<think>\n{THOUGHT} {len(text)}\n</think>\n\n{text}"), 0.0)
 

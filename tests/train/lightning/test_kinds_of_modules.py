@@ -30,6 +30,7 @@ from nemo_vfm.train.lightning.resume import seed_all
 from nemo_vfm.train.lightning_fit import LightningFit
 from tests.support.combinations import cases
 from tests.support.faulty_disk import in_a_copy
+from tests.train.lightning.test_resume_decisions import require_same
 
 SEED, BATCHES, EPOCHS = 3, 6, 3
 KILLS = {"begin": BATCHES + 1, "middle": BATCHES + 4, "validation": BATCHES + 3}  # batches of the run
@@ -573,21 +574,6 @@ def train_plainly(kind: Kind, folder: Path) -> tuple[dict[str, Any], dict[str, l
     )  # fmt: skip
     trainer.fit(kind.module(), Data(kind.loaders, False))
     return read(folder / "plain.ckpt"), numbers.found
-
-
-def require_same(one: Any, two: Any, where: str = "") -> None:
-    if isinstance(one, Tensor):
-        assert torch.equal(one, two), where
-    elif isinstance(one, Mapping):
-        assert one.keys() == two.keys(), where
-        for name in one:
-            require_same(one[name], two[name], f"{where}/{name}")
-    elif isinstance(one, list | tuple):
-        assert len(one) == len(two), where
-        for number, (a, b) in enumerate(zip(one, two, strict=True)):
-            require_same(a, b, f"{where}/{number}")
-    else:
-        assert one == two, f"{where}: {one} {two}"
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if not kind.draws])

@@ -16,14 +16,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import (
-    BatchSizeFinder,
-    EarlyStopping,
-    GradientAccumulationScheduler,
-    LearningRateFinder,
-    LearningRateMonitor,
-    StochasticWeightAveraging,
-)
+from lightning.pytorch.callbacks import BatchSizeFinder, EarlyStopping, LearningRateFinder, LearningRateMonitor
 from lightning.pytorch.utilities import CombinedLoader
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from torchmetrics import MaxMetric, MeanMetric, MetricCollection, MetricTracker, MinMaxMetric
@@ -298,8 +291,6 @@ class Killed(Callback):
 stop_early = partial(EarlyStopping, "train_loss_epoch", patience=0, min_delta=0.005)
 find_rate = partial(LearningRateFinder, min_lr=1e-4, max_lr=0.3, num_training_steps=24, early_stop_threshold=None)
 find_size = partial(BatchSizeFinder, max_trials=2, steps_per_trial=2)
-average = partial(StochasticWeightAveraging, swa_lrs=1e-2, swa_epoch_start=1, annealing_epochs=3)
-accumulate = partial(GradientAccumulationScheduler, {0: 2, 1: 3, 2: 1})
 #: What runs, with what: module, options of the Trainer, callbacks.
 CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "a plateau by an epoch's mean": (Plateau, {}, {}),
@@ -319,8 +310,6 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "generators": (Generators, {"limit_val_batches": 1}, {}),
     "generators of a dataset": (OfNumbers, {}, {}),
     "a worker": (Workers, {}, {}),
-    "averaged weights": (Plateau, {"max_epochs": 4}, {"average": average}),
-    "an accumulation by epochs": (Net, {"accumulate_grad_batches": 1}, {"accumulate": accumulate}),
     "loaders that are made again": (OfOtherEpochs, {"reload_dataloaders_every_n_epochs": 2}, {}),
 }
 

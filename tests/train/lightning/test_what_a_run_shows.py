@@ -128,7 +128,7 @@ def test_two_validation_loaders_are_two_lines_of_one_chart_and_no_noise_levels(t
 
 def test_a_module_without_a_loss_by_that_name_has_its_own_losses_in_the_first_chart(tmp_path: Path) -> None:
     train(tmp_path, partial(Ill, by_hand=True))
-    assert "train_loss from 1 to 0.025" in str(training(tmp_path).body)
+    assert '"Losses over step: train_loss from 1 to 0.025"' in str(training(tmp_path).body)
 
 
 def test_a_foreign_list_of_what_is_not_finite_breaks_neither_runs_nor_report(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class LinearScaling:
     def __post_init__(self) -> None:
         require_between(1 / _LARGEST, _LARGEST, factor=self.factor)
 
-    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> tuple[Tensor, float]:
+    def scale_frequencies(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> tuple[Tensor, float]:
         """All of them alike; cosines and sines stay as they are."""
         return frequencies_R / self.factor, 1.0
 
@@ -69,7 +69,7 @@ class YarnScaling:
         """Of cosines and sines."""
         return default_yarn_magnitude(self.factor) if self.attention_factor is None else self.attention_factor
 
-    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> tuple[Tensor, float]:
+    def scale_frequencies(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> tuple[Tensor, float]:
         """Each frequency, or it divided by `factor`, or between the two."""
         count = len(frequencies_R)
         # Places of the frequencies that turn so often within `trained_on` tokens (the paper's equation 12).
@@ -121,7 +121,7 @@ class LongRope:
         for factors in (self.short_factor, self.long_factor):
             require_between(1 / _LARGEST, _LARGEST, **{f"factors.{place}": one for place, one in enumerate(factors)})
 
-    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> tuple[Tensor, float]:
+    def scale_frequencies(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> tuple[Tensor, float]:
         """(B, S, R): of each token by the length of its text."""
         short, long = (frequencies_R / frequencies_R.new_tensor(one) for one in (self.short_factor, self.long_factor))
         return torch.where(lengths_BS[..., None] > self.trained_on, long, short), self.attention_factor

@@ -13,19 +13,19 @@ _MOST = 1 << 20
 _SAID = frozenset({"_class_name", "_diffusers_version", "_name_or_path", "_commit_hash"})
 
 
-def whole(config: Mapping[str, Json], key: str, most: int) -> int:
+def int_at(config: Mapping[str, Json], key: str, most: int) -> int:
     """A count."""
     value = _there(config, key)
     if type(value) is not int or not 1 <= value <= most:
-        raise wrong(key, value, f"a whole number from 1 to {most:,}")
+        raise refusal(key, value, f"a whole number from 1 to {most:,}")
     return value
 
 
-def positive(config: Mapping[str, Json], key: str) -> float:
+def above_zero(config: Mapping[str, Json], key: str) -> float:
     """A number above zero."""
     value = _there(config, key)
     if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
-        raise wrong(key, value, "a number above zero")
+        raise refusal(key, value, "a number above zero")
     return float(value)
 
 
@@ -33,16 +33,16 @@ def flag(config: Mapping[str, Json], key: str, default: bool) -> bool:
     """True or false; `default` where it is missing."""
     value = config.get(key, default)
     if type(value) is not bool:
-        raise wrong(key, value, "true or false")
+        raise refusal(key, value, "true or false")
     return value
 
 
-def same(one: Json, other: Json) -> bool:
+def is_same(one: Json, other: Json) -> bool:
     """Equal, and of one type: 0 is not false."""
     return type(one) is type(other) and one == other
 
 
-def wrong(key: str, value: Json, expected: str) -> DataError:
+def refusal(key: str, value: Json, expected: str) -> DataError:
     """The sentence about a value that cannot be."""
     return DataError(f"config.json says {key}: {value_text(value)}; it must be {expected}")
 
@@ -71,13 +71,13 @@ def numbers(config: Mapping[str, Json], key: str, count: int, *, integer: bool =
         or len(value) != count
         or not all(type(one) in kinds and isfinite(one) and 0 < one <= _MOST for one in value)
     ):
-        raise wrong(key, value, f"{count} {'whole ' if integer else ''}numbers above zero")
+        raise refusal(key, value, f"{count} {'whole ' if integer else ''}numbers above zero")
     return list(value) if integer else [float(one) for one in value]
 
 
 def optional_whole(config: Mapping[str, Json], key: str, most: int = _MOST) -> int | None:
     """A count, or None where it is null or missing."""
-    return None if config.get(key) is None else whole(config, key, most)
+    return None if config.get(key) is None else int_at(config, key, most)
 
 
 def require_known(config: Mapping[str, Json], read: Collection[str], fixed: Mapping[str, Json]) -> None:
@@ -86,5 +86,5 @@ def require_known(config: Mapping[str, Json], read: Collection[str], fixed: Mapp
         raise DataError(f"config.json has {', '.join(name[:60] for name in unknown)}, which is not known here and "
                         f"may change what the model computes")  # fmt: skip
     for key, value in fixed.items():
-        if key in config and not same(config[key], value):
-            raise wrong(key, config[key], f"{value_text(value)}, or be left out")
+        if key in config and not is_same(config[key], value):
+            raise refusal(key, config[key], f"{value_text(value)}, or be left out")

@@ -13,7 +13,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.blocks.text.experts import Experts
 from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import TextRope
-from nemo_vfm.models.convert.language.config_keys import flag, positive, same, value_text, whole, wrong
+from nemo_vfm.models.convert.language.config_keys import above_zero, flag, int_at, is_same, refusal, value_text
 from nemo_vfm.models.convert.language.gpt_families import FAMILIES, FIXED, IGNORED, MAX_TOKENS, READ, SIZES, GptFamily
 from nemo_vfm.models.convert.language.gpt_rope import ropes_of, ropes_told, ropes_unsayable
 from nemo_vfm.models.gpt import GPT
@@ -32,12 +32,12 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
     if given["num_key_value_heads"] is None:
         given["num_key_value_heads"] = given.get("num_attention_heads")
     if given["head_dim"] is None:
-        width, heads = (whole(given, *SIZES[name]) for name in ("width", "heads"))
+        width, heads = (int_at(given, *SIZES[name]) for name in ("width", "heads"))
         given["head_dim"] = width // heads
-    sizes = {name: whole(given, *key) for name, key in SIZES.items()}
+    sizes = {name: int_at(given, *key) for name, key in SIZES.items()}
     rope, near = ropes_of(config, family)
     if MAX_TOKENS[0] in config:
-        whole(config, *MAX_TOKENS)
+        int_at(config, *MAX_TOKENS)
     key, scalar = "query_pre_attn_scalar", family.query_scalar
     told = config.get(family.activation_key, next(iter(family.activations)))
     if not isinstance(told, str) or told not in family.activations:
@@ -47,13 +47,13 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
         **sizes,
         "activation": family.activations[told],
         "norm": family.norm,
-        "eps": positive({family.eps_key: family.eps, **config}, family.eps_key),
+        "eps": above_zero({family.eps_key: family.eps, **config}, family.eps_key),
         "rope": rope,
         "tied": flag(config, "tie_word_embeddings", family.tied),
         "qkv_bias": family.qkv_bias,
         "qk_norm": family.qk_norm,
         "post_norm": family.post_norm,
-        "query_scalar": None if scalar is None else whole({key: scalar, **config}, key, SIZES["width"][1]),
+        "query_scalar": None if scalar is None else int_at({key: scalar, **config}, key, SIZES["width"][1]),
         "scale_embedding": family.scale_embedding,
         "window": window_of(config, family, sizes["depth"], near),
         "experts": experts_of(config, sizes["depth"]) if family.experts else None,
@@ -68,9 +68,9 @@ def family_of(config: Mapping[str, Json]) -> GptFamily:
         raise DataError(f"config.json says {told if isinstance(told, str) else value_text(told)}; known language "
                         f"models are {', '.join(FAMILIES)}; transformers loads others")  # fmt: skip
     family = FAMILIES[names[0]]
-    if not same(kind := config.get("model_type", family.model_type), family.model_type):
-        raise DataError(f"config.json says {names[0]} and model_type: {value_text(kind)}, of which transformers takes "
-                        f"the latter; they must be of one model")  # fmt: skip
+    if not is_same(kind := config.get("model_type", family.model_type), family.model_type):
+        raise DataError(f"config.json says {names[0]}, but model_type: {value_text(kind)} is of another model, and is "
+                        f"what transformers reads; for {names[0]} it is {family.model_type}")  # fmt: skip
     return family
 
 
@@ -81,7 +81,7 @@ def _require_known(config: Mapping[str, Json], family: GptFamily) -> None:
         fixed = {key: value for key, value in fixed.items() if key != "attention_bias"}
     known = passed | fixed.keys()
     if other := [f"{key}: {value_text(config[key])} (only {value_text(fixed[key])} works)" for key in config
-                 if key in fixed and not same(config[key], fixed[key])]:  # fmt: skip
+                 if key in fixed and not is_same(config[key], fixed[key])]:  # fmt: skip
         raise DataError(f"config.json of a {family.architecture} says {', '.join(other)}, which GPT does not support")
     if unknown := [f"{value_text(key)}: {value_text(config[key])}" for key in config if key not in known]:
         raise DataError(f"config.json of a {family.architecture} says {', '.join(unknown)}, which is unknown and may "
@@ -90,7 +90,7 @@ def _require_known(config: Mapping[str, Json], family: GptFamily) -> None:
 
 def config_of(model: GPT, max_tokens: int) -> dict[str, Json]:
     """config.json for transformers; DataError where no architecture there is the same function."""
-    obstacles = {family.architecture: list(_unsayable(model, family)) for family in FAMILIES.values()}
+    obstacles = {family.architecture: list(_unsupported(model, family)) for family in FAMILIES.values()}
     nearest = min(obstacles, key=lambda name: len(obstacles[name]))
     if obstacles[nearest]:
         raise DataError(f"no architecture of transformers is this model; the nearest, {nearest}, cannot say "
@@ -115,7 +115,7 @@ def config_of(model: GPT, max_tokens: int) -> dict[str, Json]:
     }  # fmt: skip
 
 
-def _unsayable(model: GPT, family: GptFamily) -> Iterator[str]:
+def _unsupported(model: GPT, family: GptFamily) -> Iterator[str]:
     sizes = model.sizes
     for name in ("norm", "qkv_bias", "qk_norm", "post_norm"):
         if getattr(sizes, name) != getattr(family, name):
@@ -150,11 +150,11 @@ def window_of(
     # Blocks with a window where `layer_types` is missing.
     layers = list(range(depth)) if is_on else []
     if family.window == "by layer":
-        every = whole({"sliding_window_pattern": 6, **config}, "sliding_window_pattern", _MAX_TOKENS)
+        every = int_at({"sliding_window_pattern": 6, **config}, "sliding_window_pattern", _MAX_TOKENS)
         layers = [layer for layer in range(depth) if (layer + 1) % every]
     elif family.window == "switched by layer" and is_on:
         first = config.get("max_window_layers", 28)
-        first = 0 if same(first, 0) else whole({"max_window_layers": first}, "max_window_layers", _MAX_TOKENS)
+        first = 0 if is_same(first, 0) else int_at({"max_window_layers": first}, "max_window_layers", _MAX_TOKENS)
         layers = layers[first:]
     if (types := config.get("layer_types")) is not None:
         is_free = family.window == "by layer" or (family.window == "switched by layer" and is_on)
@@ -169,7 +169,7 @@ def window_of(
                             f"wrong one")  # fmt: skip
     if not is_on and not layers:
         return None
-    tokens = whole(told, "sliding_window", _MAX_TOKENS)
+    tokens = int_at(told, "sliding_window", _MAX_TOKENS)
     if family.window == "never":
         raise DataError(f"config.json of a {family.architecture} says sliding_window: {tokens}, and transformers has "
                         f"no such window there; set it to null")  # fmt: skip
@@ -209,14 +209,14 @@ def experts_of(config: Mapping[str, Json], depth: int) -> Experts:
     try:
         named = told.get("mlp_only_layers") or []
         if not isinstance(named, list) or not all(type(layer) is int for layer in named):
-            raise wrong("mlp_only_layers", named, "a list of layers")
-        step = whole(told, "decoder_sparse_step", _MOST)
+            raise refusal("mlp_only_layers", named, "a list of layers")
+        step = int_at(told, "decoder_sparse_step", _MOST)
         return Experts(
-            count=whole(told, names[0], _MAX_EXPERTS) if names else 128,
-            per_token=whole(told, "num_experts_per_tok", _MAX_EXPERTS),
-            hidden=whole(told, "moe_intermediate_size", _MAX_HIDDEN),
+            count=int_at(told, names[0], _MAX_EXPERTS) if names else 128,
+            per_token=int_at(told, "num_experts_per_tok", _MAX_EXPERTS),
+            hidden=int_at(told, "moe_intermediate_size", _MAX_HIDDEN),
             normalised=flag(told, "norm_topk_prob", False),
-            balance=0.0 if same(balance, 0) or same(balance, 0.0) else positive(told, "router_aux_loss_coef"),
+            balance=0.0 if is_same(balance, 0) or is_same(balance, 0.0) else above_zero(told, "router_aux_loss_coef"),
             dense_layers=tuple(layer for layer in range(depth) if layer in named or (layer + 1) % step),
         )
     except ValueError as error:

@@ -18,7 +18,7 @@ from nemo_vfm.models.blocks.text.rope_scaling import (
     default_yarn_magnitude,
 )
 from nemo_vfm.models.blocks.text_rope import LongContext, RopeScaling, TextRope
-from nemo_vfm.models.convert.language.config_keys import flag, positive, same, value_text, whole, wrong
+from nemo_vfm.models.convert.language.config_keys import above_zero, flag, int_at, is_same, refusal, value_text
 from nemo_vfm.models.convert.language.gpt_families import MAX_TOKENS, GptFamily
 from nemo_vfm.models.gpt import GPT
 
@@ -74,14 +74,14 @@ def ropes_of(config: Mapping[str, Json], family: GptFamily) -> tuple[TextRope, T
 def _entry(config: Mapping[str, Json], place: str) -> Mapping[str, Json]:
     told = config[place]
     if not isinstance(told, Mapping):
-        raise wrong(place, told, "a mapping")
+        raise refusal(place, told, "a mapping")
     return told
 
 
 def _rope(told: Mapping[str, Json], config: Mapping[str, Json], family: GptFamily) -> TextRope:
     kinds = [told[key] for key in ("rope_type", "type") if key in told] or ["default"]
     if family.stretches == {"longrope"}:  # Phi-3's other names for it
-        kinds = ["longrope" if same(kind, "su") or same(kind, "yarn") else kind for kind in kinds]
+        kinds = ["longrope" if is_same(kind, "su") or is_same(kind, "yarn") else kind for kind in kinds]
     for kind in kinds:
         if not isinstance(kind, str) or kind not in _KINDS or kind != kinds[0]:
             raise DataError(f"config.json asks for rotary positions of type {value_text(kind)}; known are "
@@ -99,11 +99,11 @@ def _rope(told: Mapping[str, Json], config: Mapping[str, Json], family: GptFamil
             raise DataError(f"config.json says {key}: {value_text(config[key])} on top and {value_text(told[key])} for "
                             f"rotary positions; leave out the wrong one")  # fmt: skip
     merged = merged | {key: config[key] for key in merged if key in config} | dict(told)
-    share = positive(merged, "partial_rotary_factor")
+    share = above_zero(merged, "partial_rotary_factor")
     if family.share is None and share != 1:
         raise DataError(f"config.json of a {family.architecture} says partial_rotary_factor: {share}, and transformers "
                         "rotates whole heads there; delete that key if this is meant")  # fmt: skip
-    theta = positive(merged, "rope_theta")
+    theta = above_zero(merged, "rope_theta")
     try:
         stretch = _stretch(kind, told, config, family)
     except ValueError as error:
@@ -116,24 +116,24 @@ def _stretch(kind: str, told: Mapping[str, Json], config: Mapping[str, Json], fa
         case "default":
             return None
         case "linear":
-            return LinearScaling(positive(told, "factor"))
+            return LinearScaling(above_zero(told, "factor"))
         case "llama3":
-            factor, low, high = (positive(told, key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
+            factor, low, high = (above_zero(told, key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
             return LongContext(factor, low, high, _trained_on(told, config, family))
         case "yarn":
-            factor, magnitude = positive(told, "factor"), _maybe(told, "attention_factor")
-            scales = _maybe(told, "mscale"), _maybe(told, "mscale_all_dim")
+            factor, magnitude = above_zero(told, "factor"), _optional_number(told, "attention_factor")
+            scales = _optional_number(told, "mscale"), _optional_number(told, "mscale_all_dim")
             if magnitude is None and scales[0] and scales[1]:
                 magnitude = default_yarn_magnitude(factor, scales[0]) / default_yarn_magnitude(factor, scales[1])
             return YarnScaling(
-                factor, _trained_on(told, config, family), beta_fast=_maybe(told, "beta_fast") or 32.0,
-                beta_slow=_maybe(told, "beta_slow") or 1.0, truncate=flag(told, "truncate", True),
+                factor, _trained_on(told, config, family), beta_fast=_optional_number(told, "beta_fast") or 32.0,
+                beta_slow=_optional_number(told, "beta_slow") or 1.0, truncate=flag(told, "truncate", True),
                 attention_factor=magnitude,
             )  # fmt: skip
     short, long = (_numbers(told, key) for key in ("short_factor", "long_factor"))
     trained_on = _trained_on(told, config, family)
-    longer = _maybe(told, "factor") or whole(config, *MAX_TOKENS) / trained_on
-    magnitude = _maybe(told, "attention_factor") or default_long_rope_magnitude(longer, trained_on)
+    longer = _optional_number(told, "factor") or int_at(config, *MAX_TOKENS) / trained_on
+    magnitude = _optional_number(told, "attention_factor") or default_long_rope_magnitude(longer, trained_on)
     return LongRope(short, long, trained_on, magnitude)
 
 
@@ -142,22 +142,22 @@ def _trained_on(told: Mapping[str, Json], config: Mapping[str, Json], family: Gp
     key, most = MAX_TOKENS
     on_top = config.get(_TRAINED_ON, family.trained_on)
     if on_top is None:
-        return whole({**config, **told}, _TRAINED_ON if _TRAINED_ON in told else key, most)
+        return int_at({**config, **told}, _TRAINED_ON if _TRAINED_ON in told else key, most)
     if told.get(_TRAINED_ON, on_top) != on_top:
         raise DataError(f"config.json says {_TRAINED_ON}: {value_text(on_top)} on top and "
                         f"{value_text(told[_TRAINED_ON])} for rotary positions; leave out the wrong one")  # fmt: skip
-    return whole({_TRAINED_ON: on_top}, _TRAINED_ON, most)
+    return int_at({_TRAINED_ON: on_top}, _TRAINED_ON, most)
 
 
-def _maybe(told: Mapping[str, Json], key: str) -> float | None:
-    return None if told.get(key) is None else positive(told, key)
+def _optional_number(told: Mapping[str, Json], key: str) -> float | None:
+    return None if told.get(key) is None else above_zero(told, key)
 
 
 def _numbers(told: Mapping[str, Json], key: str) -> tuple[float, ...]:
     found = told.get(key)
     if not isinstance(found, list) or not found:
-        raise wrong(key, found, "a list of numbers")
-    return tuple(positive({key: one}, key) for one in found)
+        raise refusal(key, found, "a list of numbers")
+    return tuple(above_zero({key: one}, key) for one in found)
 
 
 def ropes_told(model: GPT, family: GptFamily, max_tokens: int) -> dict[str, Json]:
@@ -173,7 +173,7 @@ def ropes_told(model: GPT, family: GptFamily, max_tokens: int) -> dict[str, Json
     far = (stretched or {"rope_type": "default"}) | on_top
     if not family.two_thetas:
         return {"rope_parameters": far, **scaling, **on_top}
-    near = _near(model).theta
+    near = _window_rope(model).theta
     return {"rope_parameters": {_FAR: far, _NEAR: {"rope_type": "default", "rope_theta": near}}, _NEAR_THETA: near,
             **scaling, **on_top}  # fmt: skip
 
@@ -207,10 +207,10 @@ def ropes_unsayable(model: GPT, family: GptFamily) -> Iterator[str]:
         yield f"rope.share {rope.share}"
     if rope.long_context is not None and _NAMES[type(rope.long_context)] not in family.stretches:
         yield "rope.long_context"
-    if family.two_thetas and (_near(model).long_context is not None or _near(model).share != 1):
+    if family.two_thetas and (_window_rope(model).long_context is not None or _window_rope(model).share != 1):
         yield "window.rope"
 
 
-def _near(model: GPT) -> TextRope:
+def _window_rope(model: GPT) -> TextRope:
     """Positions of blocks with a window, were there one."""
     return model.rope if model.window is None or model.window.rope is None else model.window.rope

@@ -6,8 +6,8 @@ from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.language.config_keys import flag, numbers, positive, require_known, whole, wrong
-from nemo_vfm.models.convert.tensor_map import TensorMap, by_head, patch_rows, same
+from nemo_vfm.models.convert.language.config_keys import above_zero, flag, int_at, numbers, refusal, require_known
+from nemo_vfm.models.convert.tensor_map import TensorMap, alias, by_head, patch_rows
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
@@ -52,26 +52,26 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
         "extra_pos_embed_type": "learnable", "use_crossattn_projection": False, "crossattn_proj_in_channels": 1024,
         "encoder_hidden_states_channels": 1024,
     } | dict(config)  # fmt: skip
-    heads, head_dim = (whole(given, key, _MOST) for key in ("num_attention_heads", "attention_head_dim"))
+    heads, head_dim = (int_at(given, key, _MOST) for key in ("num_attention_heads", "attention_head_dim"))
     patch = numbers(given, "patch_size", 3, integer=True)
-    inputs, outputs = whole(given, "in_channels", _MOST), whole(given, "out_channels", _MOST)
+    inputs, outputs = int_at(given, "in_channels", _MOST), int_at(given, "out_channels", _MOST)
     if inputs < outputs:
-        raise wrong("in_channels", inputs, f"at least out_channels, {outputs}: latents, then what marks given ones")
+        raise refusal("in_channels", inputs, f"at least out_channels, {outputs}: latents, then what marks given ones")
     if given["extra_pos_embed_type"] not in (None, "learnable"):
-        raise wrong("extra_pos_embed_type", given["extra_pos_embed_type"], "null or learnable")
+        raise refusal("extra_pos_embed_type", given["extra_pos_embed_type"], "null or learnable")
     most = [size // side for size, side in zip(numbers(given, "max_size", 3, integer=True), patch, strict=True)]
-    text_dim = whole(given, "text_embed_dim", _MOST)
+    text_dim = int_at(given, "text_embed_dim", _MOST)
     text: dict[str, Any] = {"text_dim": text_dim, "text_projection": None, "base_fps": 24.0}
     if flag(given, "use_crossattn_projection", False):  # 2.5: features of several layers, and no frame rate
         if given["encoder_hidden_states_channels"] != text_dim:
-            raise wrong("encoder_hidden_states_channels", given["encoder_hidden_states_channels"], f"text_embed_dim, "
-                        f"{text_dim}")  # fmt: skip
-        projected = whole(given, "crossattn_proj_in_channels", 1 << 24)
+            raise refusal("encoder_hidden_states_channels", given["encoder_hidden_states_channels"], f"text_embed_dim, "
+                          f"{text_dim}")  # fmt: skip
+        projected = int_at(given, "crossattn_proj_in_channels", 1 << 24)
         text = {"text_dim": projected, "text_projection": text_dim, "base_fps": None}
     return {
-        "in_channels": outputs, "width": heads * head_dim, "depth": whole(given, "num_layers", 10_000), "heads": heads,
-        "patch": tuple(patch), "mlp_ratio": positive(given, "mlp_ratio"),
-        "modulation_rank": whole(given, "adaln_lora_dim", _MOST),
+        "in_channels": outputs, "width": heads * head_dim, "depth": int_at(given, "num_layers", 10_000), "heads": heads,
+        "patch": tuple(patch), "mlp_ratio": above_zero(given, "mlp_ratio"),
+        "modulation_rank": int_at(given, "adaln_lora_dim", _MOST),
         "learned_positions": tuple(most) if given["extra_pos_embed_type"] else None,
         "condition_channels": inputs - outputs, "padding_mask": flag(given, "concat_padding_mask", True),
         "gelu": "exact", "qk_norm_eps": _EPS, "noise_scale": 1.0, "text_as_given": True, "bias": False,
@@ -114,17 +114,17 @@ def config_of(model: DiT) -> dict[str, Json]:
 
 def tensors_of(model: DiT) -> dict[str, TensorMap]:
     """Where each parameter is in diffusers."""
-    there = {name: same(target) for name, target in _OUTSIDE.items()}
+    there = {name: alias(target) for name, target in _OUTSIDE.items()}
     there["out.weight"] = patch_rows("proj_out.weight", model.patch, "hwt")
     there |= {
-        f"learned_positions.{ours}": same(f"learnable_pos_embed.pos_emb_{axis}") for ours, axis in _TABLES.items()
+        f"learned_positions.{ours}": alias(f"learnable_pos_embed.pos_emb_{axis}") for ours, axis in _TABLES.items()
     }
     for number in range(model.depth):
         here, block = f"blocks.{number}", f"transformer_blocks.{number}"
-        there |= {f"{here}.{ours}.weight": same(f"{block}.{theirs}.weight") for ours, theirs in _INSIDE.items()}
+        there |= {f"{here}.{ours}.weight": alias(f"{block}.{theirs}.weight") for ours, theirs in _INSIDE.items()}
         for part, (ours, linear) in product(range(3), (("down", 1), ("up", 2))):
             target = f"{block}.norm{part + 1}.linear_{linear}.weight"
-            there[f"{here}.modulation.{ours}.{part}.weight"] = same(target)
+            there[f"{here}.modulation.{ours}.{part}.weight"] = alias(target)
         for ours, names in (("self_attention.qkv", "qkv"), ("cross_attention.kv", "kv")):
             attention = "attn1" if ours.startswith("self") else "attn2"
             targets = [f"{block}.{attention}.to_{x}.weight" for x in names]

@@ -26,7 +26,7 @@ from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.video import cosmos_family, wan_family
 from nemo_vfm.models.convert.video.native_keys import Version, is_left_out, native_name, prefixes_of
 from nemo_vfm.models.convert.video.nemo_maps import is_mixed, nemo_maps, numbered_layers
-from nemo_vfm.models.convert.video.wan_native import COMFYUI, Shape, sized, wan_maps
+from nemo_vfm.models.convert.video.wan_native import COMFYUI, Shape, require_dims, wan_maps
 from nemo_vfm.models.convert.weight_files import write_files
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.wan import Wan
@@ -159,7 +159,7 @@ def config_of(version: Version, shapes: Mapping[str, Shape], stretch: Sequence[f
     """
 
     def sizes(name: str, dims: int = 2) -> Shape:
-        return sized(shapes, native_name(version, name), dims, "a Cosmos has it, with")
+        return require_dims(shapes, native_name(version, name), dims, "a Cosmos has it, with")
 
     width, inputs = sizes("patch_embed.proj.weight")
     head_dim = sizes("transformer_blocks.0.attn1.norm_q.weight", 1)[0]

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.models.convert.tensor_map import TensorMap, same
-from nemo_vfm.models.convert.tensor_source import Box, StoredTensor
+from nemo_vfm.models.convert.tensor_map import TensorMap, alias
+from nemo_vfm.models.convert.tensor_source import Box, UnreadTensor
 from nemo_vfm.models.dit import DiT
 
 _LAYERS, _DOWN, _UP = "decoder.layers.", "adaLN.adaLN_modulation.1.weight", "adaLN.adaLN_modulation.2.weight"
@@ -37,7 +37,7 @@ _INSIDE: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
-def numbered_layers(tensors: Mapping[str, StoredTensor], prefix: str) -> dict[str, StoredTensor]:
+def numbered_layers(tensors: Mapping[str, UnreadTensor], prefix: str) -> dict[str, UnreadTensor]:
     """The tensors of a checkpoint with layers numbered as `decoder.layers.0.`, however they are kept."""
     parts, start = dict(tensors), prefix + _LAYERS
     for name, stack in tensors.items():
@@ -51,16 +51,16 @@ def numbered_layers(tensors: Mapping[str, StoredTensor], prefix: str) -> dict[st
         for number in range(stack.shape[0]):
             if (row := f"{start}{number}.{rest}") in parts:
                 raise DataError(f"it holds {row[:200]} alone and in the stack {name[:200]}")
-            parts[row] = StoredTensor(stack.kind, stack.shape[1:], partial(_layer, stack, number))
+            parts[row] = UnreadTensor(stack.kind, stack.shape[1:], partial(_layer, stack, number))
     return parts
 
 
-def _layer(stack: StoredTensor, number: int, box: Box | None = None) -> Tensor:
+def _layer(stack: UnreadTensor, number: int, box: Box | None = None) -> Tensor:
     inside = tuple((0, length) for length in stack.shape[1:]) if box is None else box
     return stack.read(((number, number + 1), *inside))[0].contiguous()
 
 
-def is_mixed(parts: Mapping[str, StoredTensor], prefix: str, depth: int, width: int, rank: int) -> bool:
+def is_mixed(parts: Mapping[str, UnreadTensor], prefix: str, depth: int, width: int, rank: int) -> bool:
     """Whether a modulation mixes the parts of a block: a number outside the diagonal blocks is not zero."""
     starts = [f"{prefix}{_LAYERS}{number}." for number in range(depth)]
     for start in starts:
@@ -77,7 +77,7 @@ def is_mixed(parts: Mapping[str, StoredTensor], prefix: str, depth: int, width: 
 
 
 def nemo_maps(
-    model: DiT, outside: Mapping[str, TensorMap], parts: dict[str, StoredTensor], prefix: str, rank: int
+    model: DiT, outside: Mapping[str, TensorMap], parts: dict[str, UnreadTensor], prefix: str, rank: int
 ) -> dict[str, TensorMap]:
     """Where each parameter of a model of rank R is, or of 3 R where a modulation mixes parts.
 
@@ -94,14 +94,14 @@ def nemo_maps(
     ups: list[Box] = [((3 * part * width, 3 * (part + 1) * width), span) for part, span in enumerate(ranks)]
     for number in range(model.depth):
         ours, theirs = f"blocks.{number}.", f"{prefix}{_LAYERS}{number}."
-        found |= {f"{ours}{a}.weight": same(f"{theirs}{b}.weight") for a, b in _INSIDE.items()}
+        found |= {f"{ours}{a}.weight": alias(f"{theirs}{b}.weight") for a, b in _INSIDE.items()}
         for kind, tensor, boxes in (("down", _DOWN, downs), ("up", _UP, ups)):
             stored = parts.pop(theirs + tensor)
             for part, box in enumerate(boxes):
                 name = f"{theirs}{tensor}[{', '.join(f'{start}:{stop}' for start, stop in box)}]"
                 shape = tuple(stop - start for start, stop in box)
-                parts[name] = StoredTensor(stored.kind, shape, partial(stored.read, box))
-                found[f"{ours}modulation.{kind}.{part}.weight"] = same(name)
+                parts[name] = UnreadTensor(stored.kind, shape, partial(stored.read, box))
+                found[f"{ours}modulation.{kind}.{part}.weight"] = alias(name)
     return found
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.language.config_keys import numbers, optional_whole, require_known, whole, wrong
-from nemo_vfm.models.convert.tensor_map import TensorMap, by_head, patch_rows, reshape_map, rotary_halves_map, same
+from nemo_vfm.models.convert.language.config_keys import int_at, numbers, optional_whole, refusal, require_known
+from nemo_vfm.models.convert.tensor_map import TensorMap, alias, by_head, patch_rows, reshape_map, rotary_halves_map
 from nemo_vfm.models.wan import Wan
 from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
@@ -44,21 +44,21 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
         "patch_size": [1, 2, 2], "num_attention_heads": 40, "attention_head_dim": 128, "in_channels": 16,
         "out_channels": 16, "text_dim": 4096, "freq_dim": 256, "ffn_dim": 13824, "num_layers": 40,
     } | dict(config)  # fmt: skip
-    heads, head_dim = (whole(given, key, _MOST) for key in ("num_attention_heads", "attention_head_dim"))
-    inputs = whole(given, "in_channels", _MOST)
-    outputs = inputs if given["out_channels"] is None else whole(given, "out_channels", _MOST)
+    heads, head_dim = (int_at(given, key, _MOST) for key in ("num_attention_heads", "attention_head_dim"))
+    inputs = int_at(given, "in_channels", _MOST)
+    outputs = inputs if given["out_channels"] is None else int_at(given, "out_channels", _MOST)
     if inputs < outputs:
-        raise wrong("in_channels", inputs, f"at least out_channels, {outputs}: latents, then the given ones")
-    frequencies = whole(given, "freq_dim", _MOST)
+        raise refusal("in_channels", inputs, f"at least out_channels, {outputs}: latents, then the given ones")
+    frequencies = int_at(given, "freq_dim", _MOST)
     if frequencies % 2:
-        raise wrong("freq_dim", frequencies, "even: as many sines as cosines")
+        raise refusal("freq_dim", frequencies, "even: as many sines as cosines")
     width = heads * head_dim
     image, added = (optional_whole(given, key) for key in ("image_dim", "added_kv_proj_dim"))
     if added != (None if image is None else width):
-        raise wrong("added_kv_proj_dim", added, f"the model's width, {width}, beside image_dim, and null without it")
+        raise refusal("added_kv_proj_dim", added, f"the model's width, {width}, beside image_dim, and null without it")
     return {
-        "in_channels": outputs, "text_dim": whole(given, "text_dim", _MOST), "width": width,
-        "depth": whole(given, "num_layers", 10_000), "heads": heads, "mlp_hidden": whole(given, "ffn_dim", _MOST),
+        "in_channels": outputs, "text_dim": int_at(given, "text_dim", _MOST), "width": width,
+        "depth": int_at(given, "num_layers", 10_000), "heads": heads, "mlp_hidden": int_at(given, "ffn_dim", _MOST),
         "patch": tuple(numbers(given, "patch_size", 3, integer=True)), "condition_channels": inputs - outputs,
         "num_frequencies": frequencies // 2, "image_dim": image,
         "image_positions": optional_whole(given, "pos_embed_seq_len"),
@@ -88,7 +88,7 @@ def tensors_of(model: Wan) -> dict[str, TensorMap]:
         "patch_embedding.proj.weight": reshape_map(
             "patch_embedding.weight", (width, -1), (width, inputs, *model.patch)
         ),
-        "patch_embedding.proj.bias": same("patch_embedding.bias"),
+        "patch_embedding.proj.bias": alias("patch_embedding.bias"),
         "modulation.table": reshape_map("scale_shift_table", (2, width), (1, 2, width)),
         **{f"out.{kind}": patch_rows(f"proj_out.{kind}", model.patch, "thw") for kind in ("weight", "bias")},
     }
@@ -104,7 +104,7 @@ def tensors_of(model: Wan) -> dict[str, TensorMap]:
             there[f"{block}.self_attention.{ours}.weight"] = rotary_halves_map(
                 f"{block}.attn1.{theirs}.weight", head_dim
             )
-            there[f"{block}.cross_attention.{ours}.weight"] = same(f"{block}.attn2.{theirs}.weight")
+            there[f"{block}.cross_attention.{ours}.weight"] = alias(f"{block}.attn2.{theirs}.weight")
         for kind in ("weight", "bias"):
             q, k, v = (f"{block}.attn1.to_{x}.{kind}" for x in "qkv")
             there[f"{block}.self_attention.qkv.{kind}"] = by_head((q, k, v), head_dim, (0, 1))
@@ -117,5 +117,5 @@ def tensors_of(model: Wan) -> dict[str, TensorMap]:
 def _both(modules: Mapping[str, str]) -> dict[str, TensorMap]:
     """The weight and the bias of each."""
     return {
-        f"{ours}.{kind}": same(f"{theirs}.{kind}") for ours, theirs in modules.items() for kind in ("weight", "bias")
+        f"{ours}.{kind}": alias(f"{theirs}.{kind}") for ours, theirs in modules.items() for kind in ("weight", "bias")
     }

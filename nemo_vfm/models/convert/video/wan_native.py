@@ -18,7 +18,7 @@ from nemo_vfm.core.storage.files import sha256_file, sha256_folder
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.source_folder import SourceFolder, without_memory
 from nemo_vfm.models.convert.tensor_map import TensorMap
-from nemo_vfm.models.convert.tensor_source import StoredTensor
+from nemo_vfm.models.convert.tensor_source import UnreadTensor
 from nemo_vfm.models.convert.video import wan_family
 from nemo_vfm.models.convert.video.native_keys import wan_name
 from nemo_vfm.models.convert.weight_files import DIFFUSERS, open_weights
@@ -54,7 +54,7 @@ class WanWeights(SourceFolder):
     _implied_by = "a Wan of its size"
 
     def __init__(
-        self, path: Path, files: Mapping[str, StoredTensor], others: Collection[str] = (), *, key: str | None = None,
+        self, path: Path, files: Mapping[str, UnreadTensor], others: Collection[str] = (), *, key: str | None = None,
         heads: int | None = None,
     ) -> None:  # fmt: skip
         self.folder, self._stack = path, ExitStack()
@@ -63,7 +63,7 @@ class WanWeights(SourceFolder):
             raise UserError(f"it has the networks {', '.join(name or '(without a name)' for name in called)}; name one "
                             "of them by --key")  # fmt: skip
         prefix = next(iter(called.values())) if key is None else called[key]
-        wide, scales = unscaled(files)
+        wide, scales = unscale(files)
         self.num_scaled = len(scales)
         self._files = {name: stored for name, stored in wide.items() if name.startswith(prefix)}
         # Other networks, marks, scales of activations.
@@ -89,7 +89,7 @@ class WanWeights(SourceFolder):
         return sha256_file(self.folder) if self.folder.is_file() else sha256_folder(self.folder)
 
 
-def unscaled(files: Mapping[str, StoredTensor]) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+def unscale(files: Mapping[str, UnreadTensor]) -> tuple[dict[str, UnreadTensor], dict[str, str]]:
     """Tensors without scales and marks, FP8 as fp32, times its scale where it has one; and the scale of each weight."""
     scales: dict[str, str] = {}
     for name in files:
@@ -97,17 +97,17 @@ def unscaled(files: Mapping[str, StoredTensor]) -> tuple[dict[str, StoredTensor]
         for ending in _SCALES if stem != name else ():
             if stem + ending in files:
                 scales.setdefault(name, stem + ending)
-    beside, found = set(scales.values()), dict[str, StoredTensor]()
+    beside, found = set(scales.values()), dict[str, UnreadTensor]()
     for name, stored in files.items():
         if name in beside or name.endswith(_MARKS):
             continue
         if name in scales or stored.kind in _FP8:
-            stored = StoredTensor("F32", stored.shape, partial(_widened, files, name, scales.get(name)))
+            stored = UnreadTensor("F32", stored.shape, partial(_widen, files, name, scales.get(name)))
         found[name] = stored
     return found, scales
 
 
-def _widened(files: Mapping[str, StoredTensor], name: str, scale: str | None) -> Tensor:
+def _widen(files: Mapping[str, UnreadTensor], name: str, scale: str | None) -> Tensor:
     found = files[name].read().float()
     if scale is None:
         return found
@@ -141,7 +141,7 @@ def wan_maps(model: Wan, prefix: str) -> dict[str, TensorMap]:
     }
 
 
-def sized(shapes: Mapping[str, Shape], name: str, dims: int, expected: str) -> Shape:
+def require_dims(shapes: Mapping[str, Shape], name: str, dims: int, expected: str) -> Shape:
     """The shape of a tensor that is to have so many dimensions, none of them empty."""
     found = shapes.get(name, ())
     if len(found) != dims or not all(found):
@@ -153,7 +153,7 @@ def config_of(shapes: Mapping[str, Shape], heads: int | None) -> dict[str, Json]
     """The config.json that diffusers would have for a network, from the shapes of its tensors."""
 
     def sizes(name: str, dims: int = 2) -> Shape:
-        return sized(shapes, name, dims, "a Wan has it, with")
+        return require_dims(shapes, name, dims, "a Wan has it, with")
 
     width, inputs, *patch = sizes("patch_embedding.weight", 5)
     outputs, rest = divmod(sizes("head.head.weight")[0], prod(patch))

@@ -7,7 +7,7 @@ from math import isqrt
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.video.wan_native import Shape, sized
+from nemo_vfm.models.convert.video.wan_native import Shape, require_dims
 
 #: In every part of its kind and in nothing else that is known.
 _VAE, _VAE_22 = "decoder.middle.0.residual.0.gamma", "encoder.downsamples.0.downsamples.0.residual.0.gamma"
@@ -99,7 +99,7 @@ def part_of(shapes: Mapping[str, Shape]) -> WanPart:
 
 
 def _sizes(shapes: Mapping[str, Shape], name: str, dims: int) -> Shape:
-    return sized(shapes, name, dims, "it has")
+    return require_dims(shapes, name, dims, "it has")
 
 
 def _vae_name(name: str) -> str:
