@@ -43,6 +43,8 @@ class Train(TrainParts):
         base: folder of a pretrained pipeline, which other keys of the recipe refer to as ${base}.
         random_base: family of the tiny random pipeline to write to `base` where that is inside the run folder, as under
             `--overlay smoke`: it lets you try a recipe without weights.
+        mock_data: learn from made-up samples of the shapes that model and task read, and read none of the data's files;
+            None learns from the data. `data=mock` on the command line sets it.
     """
 
     def run(self, run: Run) -> Outcome:

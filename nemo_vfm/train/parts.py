@@ -18,6 +18,7 @@ from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory
 from nemo_vfm.train.callbacks.callback import Callback, LightningCallback
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.loop import Loop
+from nemo_vfm.train.mock_data import MockData, mocked
 from nemo_vfm.train.optim import Constant
 from nemo_vfm.train.state.skip import NOTHING, Skip
 from nemo_vfm.train.state.slots import LightningLogger, LoggerSource, Schedule
@@ -36,8 +37,10 @@ class TrainParts:
         callbacks: Mapping[str, Callback | LightningCallback | EMA | Skip] | None = None,
         loggers: Mapping[str, LoggerSource | LightningLogger] | None = None, engine: Engine = TorchEngine(),
         parallel: ParallelPlan = ParallelPlan(), precision: Precision = Precision(), base: Path | None = None,
-        random_base: Family | None = None,
+        random_base: Family | None = None, mock_data: MockData | None = None,
     ) -> None:  # fmt: skip
+        if mock_data is not None:
+            data = mocked(data, mock_data, model, task)
         if not isinstance(data, TrainingData):
             from nemo_vfm.data.loader.lightning_batches import LightningBatches
 

@@ -7,8 +7,9 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from nemo_vfm.config import Composed, NamedPath, Problem
+from nemo_vfm.config.compose import is_mocked
 from nemo_vfm.config.recipe_errors import did_you_mean
-from nemo_vfm.config.tree import Map
+from nemo_vfm.config.tree import Map, join, walk
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.uri import Address
 
@@ -43,7 +44,10 @@ def paths_seen(
         Those that are not there, or cannot be read, and a sentence for each that was not looked at.
     """
     problems, unseen, reported = list[Problem](), list[str](), set[str]()
+    mocked = tuple(f"{join(path, 'data')}." for path, node in walk(composed.root) if is_mocked(node))
     for one in named:
+        if one.key.startswith(mocked):  # nothing is read there
+            continue
         if one.argument in WRITTEN or (one.owner, one.argument) in WRITTEN_BY or str(one.place) in reported:
             continue
         reported.add(str(one.place))
