@@ -21,6 +21,13 @@ def measured(tmp_path: Path, *words: str) -> dict[str, Any]:
     return found
 
 
+def sampled(tmp_path: Path, *words: str) -> dict[str, Any]:
+    small = ["--overlay", "smoke", "--steps", "3", "--warm-up", "1", "--json", str(tmp_path / "bench.json")]
+    assert main(["bench", *words, *small]) == 0
+    found: dict[str, Any] = json.loads((tmp_path / "bench.json").read_text())
+    return found
+
+
 def test_a_bench_measures_time_memory_and_kinds_and_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -48,6 +55,23 @@ def test_of_a_workflow_the_training_alone_is_measured_and_other_steps_need_nothi
     assert found["kinds_s"] == {} and found["parameters"] > 0
 
 
+def test_of_sampling_a_step_is_a_call_of_the_network_and_no_checkpoint_is_needed(tmp_path: Path) -> None:
+    given = ["pipeline.sampler.steps=4", "batch_size=2"]
+    found = sampled(tmp_path, "diffusion/sample", *given, "--profile")
+    assert found["samples_per_s"] == pytest.approx(2 / (4 * found["step_s"])) and found["planned_bytes"] is None
+    assert found["inputs"]["latents_BCTHW"][0] == 4, "under guidance each video twice"
+    assert sum(found["kinds_s"].values()) == pytest.approx(found["step_s"])
+    assert 0 < found["mfu"] == found["hfu"]
+    deep = sampled(tmp_path, "diffusion/sample", *given, "model.depth=9")
+    assert deep["mfu"] * deep["step_s"] > 3 * found["mfu"] * found["step_s"], "the peak is measured once a process"
+
+
+def test_of_generating_a_step_is_a_token_of_each_text(tmp_path: Path) -> None:
+    found = sampled(tmp_path, "llm/stories", "data=mock", "--step", "write", "steps.write.max_tokens=8")
+    assert found["tokens_per_s"] == pytest.approx(16 / found["step_s"])
+    assert found["samples_per_s"] == pytest.approx(16 / 8 / found["step_s"])
+
+
 def test_made_up_latents_are_as_large_as_is_said(tmp_path: Path) -> None:
     found = measured(tmp_path, "diffusion/dit_7b_8k", "--latents", "4,8,8", "--gpus", "1")
     small = measured(tmp_path, "diffusion/dit_7b_8k", "mock_data.latents=[[2,4,4]]")
@@ -57,9 +81,9 @@ def test_made_up_latents_are_as_large_as_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (["diffusion/sample"], "trains nothing, and only trainings can be measured"),
+    (["curation/clips"], "neither trains nor samples nor generates texts"),
     (["recommendation/daily"], "trains in 2 steps; name one: --step train_1 or --step train_2"),
-    (["llm/stories", "--step", "tokens"], "has no training of this name, only train"),
+    (["llm/stories", "--step", "tokens"], "has nothing of this name to measure, only train"),
     (["llm/nemotron4_1b", "--step", "train"], "only one that is the recipe itself; drop --step"),
     (["llm/nemotron4_1b", "--steps", "0"], "must be at least 1"),
 ])  # fmt: skip

@@ -1,12 +1,14 @@
-"""Measure a recipe's training on this machine: time a step, throughput, utilisation, memory, start-up.
+"""Measure a recipe on this machine: time a step, throughput, utilisation, memory, start-up.
 
 The training of the recipe is run as `run` runs it, on the devices that it asks for, but for checkpoints, validation and
 callbacks; nothing is kept. Of a workflow only the step that trains is measured, and what other steps still need does
-not matter. With `data=mock` it reads no data: samples of the recipe's shapes are made up.
+not matter. With `data=mock` it reads no data: samples of the recipe's shapes are made up. Of a recipe that samples
+videos or generates texts, a step is one call of the network; a checkpoint need not be there.
 
 Examples:
   nemo-vfm bench llm/nemotron4_1b data=mock --gpus 1        # one GPU, its share of each batch
   nemo-vfm bench diffusion/dit_7b_8k data=mock --profile    # and what the time of a step goes to
+  nemo-vfm bench llm/stories data=mock --step write         # not how it trains but how it generates texts
   nemo-vfm bench llm/stories data=mock --against engine.compile=true    # two sides, in turns: A B A B
   nemo-vfm bench diffusion/train_small data=mock --overlay smoke --json bench.json
 """
@@ -116,9 +118,10 @@ def _measure(arguments: argparse.Namespace, folder: Path) -> "tuple[int, Json]":
 def _prepared(arguments: argparse.Namespace, folder: Path) -> "tuple[Composed, tuple[str, ...]]":
     """The recipe with stand-ins for what other steps still need, and the names that lead to the training.
 
-    Made-up data need nothing of the recipe's run folder, and a random base is written to the folder that is not kept.
+    Made-up data, and what samples by itself, need nothing of the recipe's run folder, and a random base is written to
+    the folder that is not kept.
     """
-    from nemo_vfm.cli.benching.bench_job import training_in
+    from nemo_vfm.cli.benching.bench_job import MEASURED, TRAIN, step_to_measure
     from nemo_vfm.cli.planning.plan_request import latents_said
     from nemo_vfm.config import RecipeError, check, trust_list
     from nemo_vfm.config.compose import is_mocked
@@ -128,16 +131,21 @@ def _prepared(arguments: argparse.Namespace, folder: Path) -> "tuple[Composed, t
 
     composed = composed_recipe(arguments)
     names = {tuple(path.split(".")[1::2]): node for path, node in walk(composed.root)
-             if isinstance(node, Map) and node.target() == "nemo_vfm.train.job.Train"
+             if isinstance(node, Map) and node.target() in MEASURED
              and (not path or path.startswith("steps."))}  # fmt: skip
-    step = training_in(names, arguments.step, arguments.recipe)
+    kinds = {name: str(node.target()) for name, node in names.items() if isinstance(node, Map)}
+    step = step_to_measure(kinds, arguments.step, arguments.recipe)
     place = "".join(f"steps.{name}." for name in step)
     problems = check(composed, trust_list(arguments.trust), permissions(arguments.allow_host, composed.path))
+    # A checkpoint need not be there: weights as they are drawn take as long.
+    drawn = [one for one in problems if one.path == f"{place}checkpoint" and kinds[step] != TRAIN]
+    problems = [one for one in problems if one not in drawn]
     if wrong := [one for one in problems if one.kind != "missing" or one.path.startswith(place)]:
         raise RecipeError(wrong)
     given = [f"{one.path}={f'[{_STAND_IN}]' if '(a list' in one.message else _STAND_IN}" for one in problems]
+    given += [f"{one.path}=null" for one in drawn]
     mocked = is_mocked(names[step])
-    given += [f"run_dir={folder}"] if mocked else []
+    given += [f"run_dir={folder}"] if mocked or (kinds[step] != TRAIN and not step) else []
     if mocked and find(composed.root, f"{place}mock_data.latents") is None:
         # What the recipe's first lines say is not meant for a model that an overlay has made small.
         has_own = arguments.latents is not None or not arguments.overlay
@@ -156,6 +164,8 @@ def _planned(
     from nemo_vfm.perf.memory import memory
 
     training, alone = job.training, job.settings.alone
+    if training is None:
+        return None
     sizes = inputs.get("latents_BCTHW", ())[2:]
     given = argparse.Namespace(
         gpus=job.needs().ranks, gpu=GPU, network=NETWORK, latents=",".join(map(str, sizes)) or None, tokens=None,
