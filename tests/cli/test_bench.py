@@ -32,8 +32,9 @@ def test_a_bench_measures_time_memory_and_kinds_and_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = measured(tmp_path, "llm/nemotron4_1b", *GPT, "--profile")
-    assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]
+    found = measured(tmp_path, "llm/nemotron4_1b", *GPT, "--profile", "--report", str(tmp_path / "bench.html"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bench.html", "bench.json"]
+    assert "bytes that plan says" in (tmp_path / "bench.html").read_text()
     low, high = found["spread_s"]
     assert 0 < low <= found["step_s"] <= high * 1.001 and found["steps"] == 3
     assert found["tokens_per_s"] == pytest.approx(2 * 256 / found["step_s"])

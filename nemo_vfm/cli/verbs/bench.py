@@ -55,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="latent frames, rows and columns of made-up samples, if the recipe does not set them"
                         )  # fmt: skip
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures to FILE as JSON")
+    parser.add_argument("--report", metavar="FILE", type=Path, help="write the figures to FILE as a page")
     # What the ranks that a bench starts are told besides.
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--only", help=argparse.SUPPRESS)
@@ -76,10 +77,17 @@ def run(arguments: argparse.Namespace) -> int:
             status, found = _measure(arguments, folder)
         if status or not own:
             return status
+        from nemo_vfm.cli.benching.bench_job import FIGURES
         from nemo_vfm.cli.benching.bench_table import show_figures
+        from nemo_vfm.core.storage.files import write_json
 
         show_figures(found, arguments.recipe)
         _write(arguments.json, found)
+        if arguments.report is not None:
+            from nemo_vfm.report import page
+
+            write_json(folder / FIGURES, found)  # with what plan says
+            shutil.copyfile(page.write(folder), arguments.report)
         return 0
     finally:
         if own:
