@@ -57,10 +57,12 @@ def test_a_training_reads_made_up_samples_of_its_shapes_on_any_number_of_ranks(r
     model = job.model()
     prepared = job.task.prepare(batch, seed=0, training=True)
     assert torch.isfinite(job.task.losses(model(**prepared.inputs).float(), prepared)).all()
+    again: Any = mocked(recipe, *changes).data
+    again.start(seed=1, first_batch=0)
+    assert again.position(3) == job.data.position(3), "so that a resume in another process goes on at its sample"
     if kind is PackedBatch:
         assert len(set(batch.sizes_THW)) == 2
         return
-    again: Any = mocked(recipe, *changes).data
     halves = []
     for rank in range(2):
         again.start(seed=1, first_batch=0, rank=rank, num_ranks=2)
