@@ -229,7 +229,7 @@ def test_long_context_stretches_low_frequencies_alone() -> None:
     stretched, _ = LongContext(factor=8.0, trained_on=8192).scale_frequencies(frequencies, 5e5, torch.ones(1, 1))
     assert stretched[:2].tolist() == pytest.approx([1.0, 1e-2])
     assert 1e-3 / 8 < stretched[2] < 1e-3 and stretched[3] == pytest.approx(1e-5 / 8)
-    assert torch.equal(LongContext(factor=1.0).stretched(frequencies, 5e5, torch.ones(1, 1))[0], frequencies)
+    assert torch.equal(LongContext(factor=1.0).scale_frequencies(frequencies, 5e5, torch.ones(1, 1))[0], frequencies)
 
 
 @pytest.mark.parametrize(
