@@ -12,7 +12,7 @@ def test_both_sides_are_equal_and_measured(capsys: pytest.CaptureFixture[str]):
     loss = module_of("loss")
     loss.WORDS, loss.WIDTH = 12_000, 16
     memory, _ = loss.measure(1000, torch.float32, 1)
-    assert memory < 0.15  # 192 of 1,000 tokens, whose scores the other side holds two times and more
+    assert memory < 0.15  # 128 of 1,000 tokens, whose scores the other side holds two times and more
     assert "beside the operands and their gradients" in capsys.readouterr().out
 
 

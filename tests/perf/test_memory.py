@@ -125,11 +125,13 @@ def test_frozen_weights_and_adapters_need_what_the_model_says(
 
 
 @pytest.mark.parametrize(
-    ("degrees", "recompute"),
-    [({"tensor": 2, "sequence": True}, "none"), ({"tensor": 4}, "none"), ({"shard": 2}, "blocks")],
+    ("name", "degrees", "recompute"),
+    [
+        ("gpt", {"tensor": 2, "sequence": True}, "none"), ("gpt", {"tensor": 4}, "none"),
+        ("gpt", {"shard": 2}, "blocks"), ("gpt many words", {"tensor": 2, "sequence": True}, "none"),
+    ],
     ids=str,
-)
-@pytest.mark.parametrize("name", ["gpt", "gpt many words"])
+)  # fmt: skip
 def test_a_layout_needs_what_the_model_says(name: str, degrees: dict[str, Any], recompute: Any):
     """With four tensor ranks, two of them share each head of keys and values."""
     with fake_group(ParallelPlan(**degrees).world):

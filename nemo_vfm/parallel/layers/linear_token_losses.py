@@ -24,7 +24,7 @@ from nemo_vfm.parallel.layers.vocab_parallel_loss import all_reduce, token_losse
 #: Scores of fewer words of this rank are made as one: they are no burden, and small recipes keep their bits.
 _LARGE = 10_000
 #: Tokens of a run. On a GPU each run reads and writes the matrix's gradient, which fewer tokens would not outweigh.
-_RUN, _RUN_ON_GPU = 192, 1024
+_RUN, _RUN_ON_GPU = 128, 1024
 
 
 def linear_token_losses(head: nn.Module, x_BSD: Tensor, targets_BS: Tensor, weight_BS: Tensor | None = None) -> Tensor:
