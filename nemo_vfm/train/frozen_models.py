@@ -52,9 +52,7 @@ def load_frozen(job: Training, state: Json) -> dict[str, Json]:
         slot = f"weights.frozen.{name}.start_from"
         model, is_empty = build_unfilled(one.model, seed=0)
         freeze(model)
-        cast_weights(
-            model, job.precision.resolve()[0]
-        )  # as autocast makes them at each use: no output changes
+        cast_weights(model, job.precision.resolve()[0])  # as autocast makes them at each use: no output changes
         if is_empty:
             allocate(model, device())
         source = sources[name] = one.start_from.load_into(model.to(device()), slot)
