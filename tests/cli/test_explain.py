@@ -257,7 +257,7 @@ def test_only_components_that_are_meant_to_fit_two_unrelated_protocols():
             ours = {name.rpartition(".")[2] for name in both if name.startswith("nemo_vfm.")}
             shared[frozenset({one.__name__, other.__name__})] = ours
     assert {pair: names for pair, names in shared.items() if names} == {
-        frozenset({"Learned", "Compares"}): {"LearnedDuplicate"},
+        frozenset({"LearnedStage", "Compares"}): {"LearnedDuplicate"},
         frozenset({"ImportSource", "LogSource"}): {"CriteoTsv", "KuaiRandCsv", "ParquetLog", "TextLog"},
         frozenset({"Pipeline", "TaskSource"}): {"KeywordTasks", "TopicTasks"},
         # Two names of one thing: the rooms that ask for it do not import each other.

@@ -136,7 +136,7 @@ def main(target: Path, packages: Path, wanted: Sequence[str]) -> None:
     """
     if target.is_dir():
         return
-    have = {_plain(one.name): one.version for one in distributions() if one.name}
+    have = {_canonical_name(one.name): one.version for one in distributions() if one.name}
     if "torch" not in have:
         sys.exit(f"vfm-launch: cluster.container.setup needs an image with torch, and {sys.executable} has none")
     new = target.with_name(f"{target.name}.job-{os.environ.get('SLURM_JOB_ID', os.getpid())}")
@@ -146,7 +146,7 @@ def main(target: Path, packages: Path, wanted: Sequence[str]) -> None:
     image = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     (inside / "image.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in image))
     pins = [line for line in packages.read_text().splitlines() if (pin := _PIN.fullmatch(line)) and
-            _plain(pin[1]) not in have]  # fmt: skip
+            _canonical_name(pin[1]) not in have]  # fmt: skip
     pins += [f"{name}=={have[name]}" for name in KEPT if name in have]
     (new / "constraints.txt").write_text("".join(f"{line}\n" for line in pins))
     (new / "tmp").mkdir()  # the image's own may be read-only
@@ -166,7 +166,7 @@ def main(target: Path, packages: Path, wanted: Sequence[str]) -> None:
         shutil.rmtree(new)  # another job was first
 
 
-def _plain(name: str) -> str:
+def _canonical_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

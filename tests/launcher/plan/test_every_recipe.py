@@ -65,7 +65,7 @@ LEARNED = {"curation/full_gpu": {"job"}, "curation/check_captions": {"job"}, "di
 def dry(tmp_path, monkeypatch, asked_here):
     """GPUs of a node that each job of a dry run asks for; whether its networks can be built is not asked here."""
     monkeypatch.chdir(tmp_path)
-    for check in ("meta_build.unfit", "shareable_batches.unshareable"):
+    for check in ("meta_build.refusals", "shareable_batches.unshareable"):
         monkeypatch.setattr(f"nemo_vfm.runtime.checks.{check}", lambda *_: [])
     return lambda name, *changes: prepare(words(name, *changes, "--trust=nemo", "--allow-host=127.0.0.1:9")).shares
 

@@ -200,7 +200,7 @@ def test_sizes_that_the_files_do_not_have_are_refused_before_memory_is_taken(
         (LLAMA | {"rope_scaling": {"type": "llama3", "factor": 8.0}}, "has no low_freq_factor"),
         (NEMOTRON | {"rope_scaling": LONG}, "of type llama3, which versions 4 and 5 of transformers do not"),
         (QWEN | {"attention_bias": False}, 'says "attention_bias": false, which is unknown'),
-        (LLAMA | {"model_type": "qwen2"}, 'LlamaForCausalLM and model_type: "qwen2", of which transformers takes'),
+        (LLAMA | {"model_type": "qwen2"}, 'LlamaForCausalLM, but model_type: "qwen2" is of another model'),
         (LLAMA | {"architectures": "LlamaForCausalLM"}, "known language models are LlamaForCausalLM, Mistral"),
         (LLAMA | {"architectures": [["a"]]}, "known language models are"),
     ],

@@ -82,7 +82,7 @@ def test_what_an_optimizer_would_ignore_is_refused(given: dict[str, Any], said: 
 
 
 def test_norms_biases_and_embeddings_of_language_models_do_not_decay() -> None:
-    assert len(RECIPES) == 7, "the trainings of the folder"
+    assert len(RECIPES) == 8, "the trainings of the folder"
     for recipe in RECIPES:
         assert re.search(r"optimizer: adamw_text\}|recipe:llm/", recipe.read_text()), recipe
     factory = build(compose("recipes/llm/stories.yaml")).steps["train"].optimizer
