@@ -45,6 +45,9 @@ MAX_INCLUDES = 20
 # Of a whole recipe: two includes a file would else double with each of them. Our largest takes 30 files.
 MAX_FILES, MAX_NODES = 300, 50_000
 _RECIPE = "recipe:"
+#: The word `data=mock`, the overlay that it stands for, and what that sets on each training.
+MOCK, MOCKED = "mock", "mock_data"
+_MOCK = ("data", MOCK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,9 @@ def compose(
     roots = Roots.standard(conf_dirs)
     file = roots.recipe(str(path), Mark(SourceText(str(path), ())))
     changes = [parse_override(word) for word in overrides]
+    asked = [one for one in changes if (one.path, one.text) == _MOCK and not roots.ingredient(*_MOCK)]
+    if asked:  # no ingredient: what trains keeps its data, and an overlay says that its samples are made up
+        changes, overlays = [one for one in changes if one not in asked], [*overlays, MOCK]
     root = _Composer(roots, {}).recipe(file)
     named = root  # with the classes that the user names
     for change in changes:
@@ -160,11 +166,19 @@ def compose(
                 part = composer.choice(slot, change.text, change.mark, file, slot, (file,))
                 root = put(root, slot, part, change.mark)
     root, rules = apply_overlays(root, overlays, roots)
+    if asked and not any(is_mocked(node) for _, node in walk(root)):
+        raise fail("data=mock makes up what a training reads, but no step of this recipe is a training of ours "
+                   "(nemo_vfm.train.job.Train); give its own data", asked[0].mark, asked[0].path)  # fmt: skip
     for change in changes:
         if swaps.get(change.path) is not change:
             root = apply(root, change)
     root = with_reserved(root, "-".join((file.stem, *overlays)))
     return ComposedRecipe(root, file, roots, makers(root, rules))
+
+
+def is_mocked(node: Node) -> bool:
+    """Whether a node is a training whose samples are made up."""
+    return isinstance(node, Map) and isinstance(node.items.get(MOCKED), Map)
 
 
 def _is_swap(change: Override, root: Map, roots: Roots, trust: Sequence[str]) -> bool:

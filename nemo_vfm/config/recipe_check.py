@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin
 
 from nemo_vfm.config import hints
 from nemo_vfm.config.build import ARGS, PARTIAL, Call, Group, Items, Part, Value
+from nemo_vfm.config.compose import is_mocked
 from nemo_vfm.config.emit import text_of
 from nemo_vfm.config.locate import NotLocated, Target, is_users
 from nemo_vfm.config.recipe_errors import Mark, Problem, did_you_mean, printable, some_of
@@ -27,6 +28,7 @@ from nemo_vfm.core.storage.write_path import WriteMark
 from nemo_vfm.core.types.job import Job
 
 _NOTHING = Value(None)
+_UNREAD = "made-up.csv"  # a path that nothing reads; a table's says by its ending what it is
 _ENOUGH = 1000  # problems; a hostile recipe has as many as it has values, and nobody reads them
 _HYDRA = {
     PARTIAL: "the type of the slot decides whether to build a factory",
@@ -42,6 +44,10 @@ _USERS = {
     "endpoints file",
     "permissions": "only you decide what is allowed, with --allow-host or in your endpoints file",
 }
+
+
+def _unread(root: Node) -> tuple[str, ...]:
+    return tuple(f"{join(path, 'data')}." for path, node in walk(root) if is_mocked(node))
 
 
 class _Enough(Exception):
@@ -65,11 +71,13 @@ class Checker:
     #: whether the slots are of a class or function that the user trusts, which may be built of anything that is
     #: trusted, and be given what is called later
     is_loose: bool = False
+    unread: tuple[str, ...] = ()  #: how the addresses of data begin whose samples are made up
     problems: list[Problem] = field(default_factory=list)
     places: "dict[str, dict[str, Mark]]" = field(default_factory=dict)  # key -> the addresses where the recipe has it
 
     def root(self, node: Map) -> Part:
         """The whole recipe: a Job."""
+        self.unread = _unread(node)
         for path, below in walk(node):
             self.places.setdefault(path.rpartition(".")[2], {})[path] = below.mark
         try:
@@ -88,6 +96,7 @@ class Checker:
         """One component of a recipe, or its root, whose job would give it these arguments."""
         node = find(root, address)
         assert node is not None
+        self.unread = _unread(root)
         try:
             return self._component(node, object, address, by_name=tuple(given), later=True)
         except _Enough:
@@ -126,7 +135,12 @@ class Checker:
         return _NOTHING
 
     def _report_missing(self, node: Scalar, hint: Any, path: str) -> Part:
-        """A value that is a reference to a missing one is not asked for by itself: what it refers to is."""
+        """A value that is a reference to a missing one is not asked for by itself: what it refers to is.
+
+        Nor is a path of data whose samples are made up.
+        """
+        if not node.broken and path.startswith(self.unread) and "a path" in hints.in_words(hint):
+            return Value(convert(replace(node, value=_UNREAD), hint))
         if not node.broken and not node.via:
             wanted = hints.in_words(hint)
             text = f"you must set this: {path}={'DIR' if 'a path' in wanted else 'VALUE'} ({wanted})"

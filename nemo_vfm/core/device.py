@@ -1,6 +1,8 @@
 """Tells which device this process computes on; outside `parallel/` no other file knows it."""
 
+import itertools
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,45 @@ def synchronize() -> None:
     """Wait until the device has finished, so that a clock read next is true."""
     if device().type == "cuda":
         torch.cuda.synchronize()
+
+
+class StepTimer:
+    """Takes the time at marks: by events of a GPU, which wait for nothing, else by the clock."""
+
+    def __init__(self) -> None:
+        self._marks: list[float | torch.cuda.Event] = []
+
+    def mark(self) -> None:
+        """Take the time here, once all that was asked of the device before is done."""
+        if device().type != "cuda":
+            self._marks.append(time.perf_counter())
+            return
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        self._marks.append(event)
+
+    def seconds(self) -> list[float]:
+        """Between each mark and the next; waits for the device."""
+        synchronize()
+        found = []
+        for before, after in itertools.pairwise(self._marks):
+            if isinstance(before, float) or isinstance(after, float):
+                assert isinstance(before, float) and isinstance(after, float), "a process computes on one device"
+                found.append(after - before)
+            else:
+                found.append(before.elapsed_time(after) / 1e3)
+        return found
+
+
+def forget_peak() -> None:
+    """Let `peak_bytes` count from here."""
+    if device().type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_bytes() -> int | None:
+    """The most bytes of tensors on the GPU since `forget_peak`; None without one."""
+    return int(torch.cuda.max_memory_allocated()) if device().type == "cuda" else None
 
 
 def has_fast_bf16() -> bool:

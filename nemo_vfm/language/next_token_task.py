@@ -28,7 +28,7 @@ class NextToken:
         if not isinstance(batch, TokenBatch):
             raise UserError("a language model learns from tokens, but this data yields videos; use data such as "
                             "nemo_vfm.data.tokens.token_data.TokenData")  # fmt: skip
-        inputs = {"tokens_BS": batch.tokens_BS, "labels_BS": batch.labels_BS}
+        inputs = {"tokens_BS": batch.tokens_BS, "labels_BS": batch.labels_BS, "loss_weight_B": batch.weight_B}
         if batch.documents:
             inputs["lengths_N"] = torch.tensor(list(itertools.chain(*batch.documents)))  # read on the host
         return ModelInputs(inputs, {}, batch.weight_B * _count_targets(batch.labels_BS))

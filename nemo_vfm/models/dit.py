@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nemo_vfm.core.bounds import MAX_BLOCKS, MAX_WIDTH, require_between
-from nemo_vfm.core.seed import generator
+from nemo_vfm.core.counter_random import uniform
 from nemo_vfm.core.types.model_traits import BlockLoop, Op
 from nemo_vfm.models.blocks.layers import (
     MLP,
@@ -329,7 +329,7 @@ class DiT(nn.Module):
         if name.endswith("norm.weight"):
             return torch.ones(shape)
         bound = (6.0 / (shape[0] + shape[1])) ** 0.5
-        return torch.rand(shape, generator=generator(seed, "init", name)).mul_(2 * bound).sub_(bound)
+        return uniform(shape, seed, "init", name).mul_(2 * bound).sub_(bound)
 
     def forward(
         self, *, noise_B: Tensor, text_BLD: Tensor, text_mask_BL: Tensor, fps_B: Tensor,

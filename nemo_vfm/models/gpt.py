@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.bounds import MAX_BLOCKS, MAX_HEADS, MAX_VOCAB, MAX_WIDTH, require_between
-from nemo_vfm.core.seed import generator
+from nemo_vfm.core.counter_random import normal
 from nemo_vfm.core.types.model_traits import Op
 from nemo_vfm.core.types.sample_batches import IGNORED
 from nemo_vfm.models.blocks.layers import draw_weights
@@ -30,9 +30,9 @@ from nemo_vfm.models.blocks.text.experts import GATES, Activation, Experts, Rout
 from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import TextRope
 from nemo_vfm.parallel.layers.linear import Linear
+from nemo_vfm.parallel.layers.linear_token_losses import linear_token_losses
 from nemo_vfm.parallel.layers.parallel_attention import split_causal
 from nemo_vfm.parallel.layers.token_layout import gather_tokens
-from nemo_vfm.parallel.layers.vocab_parallel_loss import token_losses
 from nemo_vfm.parallel.plan.sharding_spec import ShardingSpec
 
 
@@ -116,9 +116,12 @@ class GPT(nn.Module):
             return torch.zeros(shape) if one_p else torch.ones(shape)
         to_residual = name.endswith((".out.weight", ".down.weight"))
         std = self.init_std / (2 * self.depth) ** 0.5 if to_residual else self.init_std
-        return torch.randn(shape, generator=generator(seed, "init", name)).mul_(std)
+        return normal(shape, seed, "init", name).mul_(std)
 
-    def forward(self, tokens_BS: Tensor, labels_BS: Tensor | None = None, lengths_N: Tensor | None = None) -> Tensor:
+    def forward(
+        self, tokens_BS: Tensor, labels_BS: Tensor | None = None, lengths_N: Tensor | None = None,
+        loss_weight_B: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """The loss of each token, or without labels the scores of the word after each.
 
         Args:
@@ -127,6 +130,8 @@ class GPT(nn.Module):
                 have whole texts and the whole vocabulary.
             lengths_N: lengths of the documents that the batch is packed of, row after row, none of them over two rows;
                 they do not see each other. None where each row is one document.
+            loss_weight_B: what each token of a row counts in the loss that is trained, up to one factor; see
+                `linear_token_losses`. None where a task gives tokens of a row different weights.
 
         Returns:
             (B, S), fp32, in natural units; 0 where there is no loss. Scores are (B, S, V), before softmax.
@@ -136,9 +141,12 @@ class GPT(nn.Module):
         if labels_BS is None:
             scores: Tensor = self.head(self.norm(x_BSD))
             return scores.view(*tokens_BS.shape, self.vocab)
-        return self.output(x_BSD, labels_BS, context)
+        return self.output(x_BSD, labels_BS, loss_weight_B, context=context)
 
-    def context(self, tokens_BS: Tensor, labels_BS: Tensor | None, lengths_N: Tensor | None = None) -> TextContext:
+    def context(
+        self, tokens_BS: Tensor, labels_BS: Tensor | None, lengths_N: Tensor | None = None,
+        loss_weight_B: Tensor | None = None,
+    ) -> TextContext:  # fmt: skip
         """Inputs shared by all blocks."""
         lengths = None if lengths_N is None else tuple(int(length) for length in lengths_N)
         if lengths is not None and sum(lengths) != tokens_BS.numel():
@@ -175,15 +183,18 @@ class GPT(nn.Module):
             x_BSD = block(x_BSD, context)
         return x_BSD
 
-    def output(self, x_BSD: Tensor, labels_BS: Tensor, context: TextContext) -> Tensor:
+    def output(
+        self, x_BSD: Tensor, labels_BS: Tensor, loss_weight_B: Tensor | None = None, *, context: TextContext
+    ) -> Tensor:  # fmt: skip
         """Vectors and labels as losses (B, S), all of them on every rank."""
-        labels = labels_BS if context.lengths is None else labels_BS.reshape(1, -1)
-        scores = self.head(self.norm(x_BSD))
-        losses = token_losses(scores.flatten(0, 1), split_causal(labels, 1).flatten())
+        of_tokens = [labels_BS] if loss_weight_B is None else [labels_BS, loss_weight_B[:, None].expand_as(labels_BS)]
+        if context.lengths is not None:
+            of_tokens = [one.reshape(1, -1) for one in of_tokens]
+        losses = linear_token_losses(self.head, self.norm(x_BSD), *(split_causal(one, 1) for one in of_tokens))
         if context.routes is not None and self.sizes.experts is not None:
             added = self.sizes.experts.balance * context.routes.imbalance()
-            losses = losses + added * (labels.flatten() != IGNORED)  # so their mean grows by as much
-        losses = gather_tokens(losses.view(scores.shape[:2]), 1, causal=True)
+            losses = losses + added * (of_tokens[0] != IGNORED)  # so their mean grows by as much
+        losses = gather_tokens(losses, 1, causal=True)
         return losses.view(labels_BS.shape).clone()  # FSDP wants no view
 
     def cache(self, begins_B: Tensor, most: int, dtype: torch.dtype) -> KeyValues:

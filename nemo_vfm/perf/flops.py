@@ -20,6 +20,8 @@ from nemo_vfm.core import device as devices
 from nemo_vfm.core.types.model_traits import Op
 from nemo_vfm.perf.gpu_specs import GPUS
 
+#: Of a model's arithmetic, what belongs to no block.
+_OUTER = re.compile(r"output|patch embedding|text projection|image features")
 Convention = Literal["full", "causal"]
 CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
 TRAINING_FACTOR = 3.0
@@ -53,6 +55,11 @@ def training_flops(ops: Sequence[Op], convention: Convention = "full", *, frozen
     """FLOPs of forward and backward; linears of a `frozen` model have no gradients of weights."""
     linear = FROZEN_FACTOR if frozen else TRAINING_FACTOR
     return sum((linear if op.kind == "linear" else TRAINING_FACTOR) * forward_flops([op], convention) for op in ops)
+
+
+def recomputed_flops(ops: Sequence[Op], convention: Convention = "full") -> float:
+    """FLOPs that a step repeats where each block runs again in backward; what is no block does not."""
+    return forward_flops([op for op in ops if not _OUTER.search(op.name)], convention)
 
 
 def formula(convention: Convention, *, frozen: bool = False) -> str:

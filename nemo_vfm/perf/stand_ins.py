@@ -220,7 +220,10 @@ def fake_inputs(
     if "tokens_BS" in shapes:
         count = _round(tokens, multiple)
         words = torch.empty(rows, int(count * part), dtype=torch.int64)
-        return {"tokens_BS": words, "labels_BS": torch.empty_like(words)}, count
+        found = {"tokens_BS": words, "labels_BS": torch.empty_like(words)}
+        if "loss_weight_B" in shapes:
+            found["loss_weight_B"] = torch.empty(rows)
+        return found, count
     if "latents_BCTHW" not in shapes or not isinstance(model, HasDummyInputs):
         raise ValueError(
             f"what a step of {type(model).__name__} holds is known for inputs tokens_BS or latents_BCTHW, not "

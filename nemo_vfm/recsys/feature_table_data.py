@@ -4,8 +4,10 @@ Shape letter: M samples.
 """
 
 import bisect
+import copy
 import functools
 import itertools
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.batch_source import Loaded
+from nemo_vfm.data.batching.sample_shapes import SampleShapes
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
 from nemo_vfm.data.shards.shard_folder import warn_that_none_is_held_out
 from nemo_vfm.recsys.feature_table.row_order import Order, RowOrder, WindowId
@@ -34,6 +37,9 @@ from nemo_vfm.sparse.dedup_groups import choose_groups
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 
 _ROWS = "rows"  # the one part of the read position
+#: Of a made-up table whose features nobody names.
+_MADE_UP_FEATURES, _MADE_UP_ROWS = 8, 10_000
+_MADE_UP_BATCHES = 4  # that a made-up table has at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +187,14 @@ class FeatureTableData(ScheduledData[range]):
         self.window_groups, self.block_rows = window_groups, block_rows
         self.verify = verify
         super().__init__(num_workers=num_workers, max_bad_in_a_row=max_bad_in_a_row)
+        self._shapes: SampleShapes | None = None  # of samples that are made up; None where they are read
+        self._made: tempfile.TemporaryDirectory[str] | None = None  # the table of them, as long as this process lives
+
+    def mocked(self, shapes: SampleShapes) -> Self:
+        """See `HasMock`: one made-up table, which is the held-out one, too, where that is another."""
+        found = copy.copy(self)
+        found._shapes, found._made = shapes, None
+        return found
 
     def open(self, seed: int) -> tuple[TableSchedule, TableSampleReader]:
         """See `ScheduledData.open`.
@@ -228,6 +242,9 @@ class FeatureTableData(ScheduledData[range]):
             UserError: there is no table yet, or it does not say.
             DataError: its manifest is damaged.
         """
+        if self._shapes is not None:  # the model asks for these, so it cannot be asked
+            made_up = self.features or [f"feature_{number}" for number in range(_MADE_UP_FEATURES)]
+            return {name: self.num_rows.get(name, _MADE_UP_ROWS) for name in made_up}
         folder = local(self.folder, "the folder of the feature table")
         if not self.is_written():
             raise UserError(f"there is no feature table in {folder} yet: run the step that writes it first")
@@ -288,6 +305,23 @@ class FeatureTableData(ScheduledData[range]):
         return schedule, reader
 
     def _reader(self, folder: Path) -> WindowReader:
+        if self._shapes is not None:
+            if self._made is None:
+                from nemo_vfm.recsys.feature_table.mock_table import write_mock_table
+
+                self._made = tempfile.TemporaryDirectory(prefix="nemo-vfm-mock-")
+                named = list(self.features or ())  # by this data, whether the model reads them or not
+                if isinstance(self.groups, Mapping):
+                    named += itertools.chain.from_iterable(self.groups.values())
+                if isinstance(self.held_out, HeldOutShare) and self.held_out.feature is not None:
+                    named.append(self.held_out.feature)
+                write_mock_table(
+                    Path(self._made.name) / "table", *self._shapes.table(),
+                    max(self._shapes.num_samples, _MADE_UP_BATCHES * self.batch_size), dense=self.dense,
+                    others=dict.fromkeys(named, _MADE_UP_ROWS) | self.num_rows,
+                    time_window=self.time_window, times=self.item_times,
+                )  # fmt: skip
+            folder = Path(self._made.name) / "table"
         table = FeatureTable(local(folder, "the folder of the feature table"), cached_row_groups=0)
         if self.verify:
             table.verify()

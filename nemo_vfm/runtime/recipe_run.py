@@ -75,12 +75,15 @@ class RecipeRun:
     words: Sequence[str]  #: what names it to `nemo-vfm run`, for ranks that must be started
     options: RunOptions  #: what the user asked for besides
     show: Show  #: is told on rank 0 how the job ended, before other ranks are left
+    verb: str = "run"  #: of the ranks that are started
+    folder: Path | None = None  #: where it runs; None is the recipe's run folder
+    wrap: "Callable[[Job], Job] | None" = None  #: makes the job that is run of the recipe's; None runs that
     _folder: Path = field(default=Path(), init=False)
     _writes: Sequence[Path] = field(default=(), init=False)
 
     def run(self) -> int:
         """Check, build, run and report; the exit status. Whoever calls it listens to signals."""
-        self._folder = run_folder(self.composed)
+        self._folder = run_folder(self.composed) if self.folder is None else self.folder
         # The first line, before the seconds that torch takes; of several processes only the first says it.
         if not {"RANK", "SLURM_PROCID"} & os.environ.keys():
             sys.stderr.write(f"{scrub(f'{self.composed.path} runs in {self._folder}')}\n")
@@ -128,7 +131,7 @@ class RecipeRun:
         for one in recipients(self.composed, trust, allowed) if ranks.is_first() else ():
             info(str(one))  # who gets what from the run, before it begins
         self._writes = writes_outside(self.composed, trust, allowed)
-        return job
+        return job if self.wrap is None else self.wrap(job)
 
     def _launch(self, job: Job, count: int) -> int:
         """Start the other processes, and run this one among them."""
@@ -139,7 +142,7 @@ class RecipeRun:
         if problems := unshareable(self.composed, job):
             raise RecipeError(problems)
         return launch(
-            ["run", *self.words, *self.options.words()], count, self.options.preempt or DEFAULT,
+            [self.verb, *self.words, *self.options.words()], count, self.options.preempt or DEFAULT,
             max_restarts=self.options.max_restarts,
         )  # fmt: skip
 

@@ -34,6 +34,7 @@ from nemo_vfm.parallel.plan.sharding_spec import OptimizerFactory
 from nemo_vfm.train.callbacks.callback import Callback, LightningCallback
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.loop import Loop
+from nemo_vfm.train.mock_data import MockData, mocked
 from nemo_vfm.train.optim import Constant, WarmupCosine
 from nemo_vfm.train.phases import InPhases, PhaseSpan, at, data_of
 from nemo_vfm.train.state.skip import NOTHING, Skip
@@ -73,6 +74,8 @@ class Train:
         base: folder of a pretrained pipeline, which other keys of the recipe refer to as ${base}.
         random_base: family of the tiny random pipeline to write to `base` where that is inside the run folder, as under
             `--overlay smoke`: it lets you try a recipe without weights.
+        mock_data: learn from made-up samples of the shapes that model and task read, and read none of the data's files;
+            None learns from the data. `data=mock` on the command line sets it.
     """
 
     def __init__(
@@ -82,8 +85,10 @@ class Train:
         callbacks: Mapping[str, Callback | LightningCallback | EMA | Skip] | None = None,
         loggers: Mapping[str, LoggerSource | LightningLogger] | None = None, engine: Engine = TorchEngine(),
         parallel: ParallelPlan = ParallelPlan(), precision: Precision = Precision(), base: Path | None = None,
-        random_base: Family | None = None,
+        random_base: Family | None = None, mock_data: MockData | None = None,
     ) -> None:  # fmt: skip
+        if mock_data is not None:
+            data = mocked(data, mock_data, model, task)
         if not isinstance(data, TrainingData):
             from nemo_vfm.data.loader.lightning_batches import LightningBatches
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from nemo_vfm.cli.main import main
 from nemo_vfm.cli.planning import plan_formats, plan_page
 from nemo_vfm.cli.planning.plan_request import PlannedSample, PlanRequest, parse_request, sample_of
 from nemo_vfm.cli.verbs import plan
@@ -273,3 +274,10 @@ def test_the_changes_that_are_advised_make_the_recipes_layout_the_one_that_was_p
             assert made.schedule == (wanted if wanted.pipeline > 1 else own).schedule
             assert made.attention == (wanted if wanted.context > 1 else own).attention
             assert wanted.context == 1 or made.ulysses == wanted.ulysses
+
+
+def test_a_blend_is_planned_for_its_largest_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["data.sources.films.data.path=x", "data.sources.stills.data.path=x"]
+    blend = ["plan", str(ROOT / "recipes/diffusion/train_blend.yaml"), *given, "--gpus", "2", *SAMPLE]
+    assert main(blend) == 0
+    assert "16 samples a step" in " ".join(capsys.readouterr().out.split())

@@ -19,6 +19,8 @@ from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.apply.apply_parallelism import recompute, require_divisible
 from nemo_vfm.parallel.fp8.use_fp8 import large_linears
+from nemo_vfm.parallel.layers.linear import Linear
+from nemo_vfm.parallel.layers.linear_token_losses import linear_token_losses
 from nemo_vfm.parallel.layers.parallel_attention import causal_attention
 from nemo_vfm.parallel.layers.vocab_parallel_loss import IGNORED, token_losses
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -178,6 +180,39 @@ def test_the_loss_of_a_token_is_torchs_and_so_is_its_gradient(dtype: torch.dtype
         ours.grad.float(), theirs.grad.float(), atol=1e-6 if dtype.itemsize == 4 else 4e-3, rtol=0
     )
     assert not ours.grad[::9].any()
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-6), (torch.bfloat16, 8e-3)], ids=str)
+@pytest.mark.parametrize("weighted", [True, False])
+def test_losses_without_all_scores_in_memory_are_torchs_and_so_are_their_gradients(
+    weighted: bool, dtype: torch.dtype, close: float
+) -> None:
+    torch.manual_seed(0)
+    head = Linear(24, 20_000, bias=False)
+    x, targets, weights = torch.randn(3, 200, 24, requires_grad=True), words(3, 200), torch.tensor([1.0, 0.5, 0.0])
+    targets[:, ::9] = IGNORED
+    found = []
+    for fused in (True, False):
+        x.grad = head.weight.grad = None
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            if fused:
+                losses = linear_token_losses(head, x, targets, weights[:, None].expand(3, 200) if weighted else None)
+            else:
+                scores = F.linear(x, head.weight)
+                losses = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="none").view(3, 200)
+        (losses.sum(1) * weights / 7).sum().backward()
+        assert x.grad is not None and head.weight.grad is not None
+        found.append((losses.detach(), x.grad, head.weight.grad))
+    for ours, theirs in zip(*found, strict=True):
+        assert float((ours - theirs).norm() / theirs.norm()) < close
+    assert not found[0][0][:, ::9].any() and not found[0][1][2].any()
+
+
+def test_a_gradient_that_is_not_as_the_weights_said_is_not_taken() -> None:
+    head, x, targets = Linear(8, 20_000, bias=False), torch.randn(1, 6, 8, requires_grad=True), words(1, 6)
+    losses = linear_token_losses(head, x, targets, torch.ones(1, 6))
+    (losses * torch.tensor([1.0, 1, 1, 1, 1, 1.01])).sum().backward()
+    assert x.grad is not None and x.grad.isnan().all()
 
 
 @pytest.mark.parametrize("family", [{}, NEMOTRON], ids=["llama", "nemotron"])

@@ -18,9 +18,10 @@ from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import gather_group
+from nemo_vfm.parallel.engine import model_start
 from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
-from nemo_vfm.parallel.layers import parallel_attention, vocab_parallel_loss
+from nemo_vfm.parallel.layers import linear_token_losses, parallel_attention, vocab_parallel_loss
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.combinations import cases
 from tests.support.layouts import own, whole
@@ -43,8 +44,8 @@ INTERLEAVED: dict[str, Any] = {**PIPELINE, "virtual": 2}
 class Following:
     """Learns made-up texts, some words of which have no loss."""
 
-    def __init__(self, packed: bool) -> None:
-        self.packed = packed
+    def __init__(self, packed: bool, weighted: bool = False) -> None:
+        self.packed, self.weighted = packed, weighted
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Tokens that are a function of the sample's key; packed, each row is two documents."""
@@ -56,6 +57,8 @@ class Following:
         inputs = {"tokens_BS": words[:, :-1], "labels_BS": labels}
         if self.packed:
             inputs["lengths_N"] = torch.tensor([10, LENGTH - 10] * len(batch))
+        if self.weighted:
+            inputs["loss_weight_B"] = batch.weight_B
         return ModelInputs(inputs, {}, batch.weight_B)
 
     def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
@@ -71,16 +74,40 @@ class Awake(GPT):
         return super().initial_weight(name, shape, seed) + moved
 
 
-def steps(rank: int, degrees: dict[str, Any], model: dict[str, Any], packed: bool) -> dict[str, Any]:
+def steps(
+    rank: int, degrees: dict[str, Any], model: dict[str, Any], packed: bool, weighted: bool = False
+) -> dict[str, Any]:
     """Two steps' losses and norms, the first one's gradients."""
     plan, engine = ParallelPlan(**degrees), TorchEngine()
     made = partial(Awake, vocab=WORDS, width=48, depth=4, heads=8, mlp_hidden=64, **model)
     optimizer = partial(torch.optim.AdamW, lr=1e-3)
-    engine = engine.start(EngineInputs(made, Following(packed), optimizer, Precision("fp32"), 3, plan))
+    engine = engine.start(EngineInputs(made, Following(packed, weighted), optimizer, Precision("fp32"), 3, plan))
     results = [engine.step([own(plan, rank, 0)])]
     grads = {name: whole(parameter.grad).clone() for name, parameter in engine.model.named_parameters()}
     results.append(engine.step([own(plan, rank, 1)]))
     return {"loss": [r.loss for r in results], "norm": [r.grad_norm for r in results], "gradients": grads}
+
+
+def first_weights(rank: int, degrees: dict[str, Any], init: Any, large: int) -> dict[str, Tensor]:
+    """Before any step."""
+    with patch.object(model_start, "_LARGE", large):
+        made = partial(GPT, vocab=WORDS, width=48, depth=2, heads=8, mlp_hidden=64)
+        optimizer, plan = partial(torch.optim.AdamW, lr=1e-3), ParallelPlan(**degrees)
+        inputs = EngineInputs(made, Following(False), optimizer, Precision("fp32"), 3, plan)
+        engine = TorchEngine(init=init).start(inputs)
+    return {name: whole(parameter).detach().clone() for name, parameter in engine.model.named_parameters()}
+
+
+def test_weights_that_are_drawn_by_counters_are_the_same_on_every_layout() -> None:
+    (alone,) = on_ranks(1, first_weights, {}, "counter", 10**9)
+    (large,) = on_ranks(1, first_weights, {}, "auto", 1000)
+    (other,) = on_ranks(1, first_weights, {}, "auto", 10**9)
+    split = on_ranks(4, first_weights, {"tensor": 2, "shard": 2}, "counter", 10**9)
+    drawn = [name for name, one in alone.items() if not name.endswith("norm.weight")]
+    assert len(drawn) > 8
+    for name, weight in alone.items():
+        assert all(torch.equal(one[name], weight) for one in (large, *split))
+        assert torch.equal(other[name], weight) == (name not in drawn)
 
 
 def apart(found: list[dict[str, Any]], alone: dict[str, Any]) -> float:
@@ -137,6 +164,25 @@ def test_losses_and_gradients_are_one_devices(degrees: dict[str, Any], model: di
     assert apart(found, alone(model, packed)) < 1e-4
 
 
+def steps_by_runs(rank: int, degrees: dict[str, Any], model: dict[str, Any], weighted: bool) -> dict[str, Any]:
+    """The same, of texts that are packed, with scores of seven tokens at a time."""
+    with patch.multiple(linear_token_losses, _LARGE=1, _RUN=7):
+        return steps(rank, degrees, model, True, weighted)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize(
+    ("degrees", "model"),
+    [({}, LLAMA), (SEQUENCE | {"context": 2}, NEMOTRON), ({"tensor": 2, "shard": 2}, LLAMA), (SEQUENCE, TIED),
+     (INTERLEAVED | {"shard": 2}, LLAMA)], ids=str,
+)  # fmt: skip
+def test_losses_without_all_scores_are_those_of_one_device(
+    degrees: dict[str, Any], model: dict[str, Any], weighted: bool
+) -> None:
+    found = on_ranks(ParallelPlan(**degrees).world, steps_by_runs, degrees, model, weighted)
+    assert apart(found, alone(model, True)) < 1e-4
+
+
 @pytest.mark.parametrize("degree", [2, 4])
 def test_ranks_that_share_a_head_agree_within_rounding(degree: int) -> None:
     found = on_ranks(degree, steps, {"tensor": degree}, SINGLE, False)
@@ -146,7 +192,7 @@ def test_ranks_that_share_a_head_agree_within_rounding(degree: int) -> None:
 def without(rank: int, sums: str, degrees: dict[str, Any], model: dict[str, Any], packed: bool) -> dict[str, Any]:
     """Sums left out on purpose: of gradients over the ranks of one head, or over the parts of the vocabulary."""
     heads = parallel_attention, "_sum_groups", lambda parts, shared: parts[shared.rank]
-    with patch.object(*(heads if sums == "heads" else (vocab_parallel_loss, "_all_reduce", lambda x, how, group: x))):
+    with patch.object(*(heads if sums == "heads" else (vocab_parallel_loss, "all_reduce", lambda x, how, group: x))):
         return steps(rank, degrees, model, packed)
 
 

@@ -51,6 +51,8 @@ MODELS: dict[str, tuple[Any, dict[str, tuple[int, ...]]]] = {
 #: Besides those that every layout is tried with.
 KNOWN = MODELS | {
     "gpt mlp dora": (gpt_mlp_dora, {"tokens_BS": (1, 512)}),
+    "gpt many words": (partial(gpt, vocab=20_000), {"tokens_BS": (1, 512), "loss_weight_B": (1,)}),
+    "gpt many words, no weights": (partial(gpt, vocab=20_000), {"tokens_BS": (1, 512)}),
     "gpt window": (partial(gpt, window=SlidingWindow(100)), {"tokens_BS": (1, 512)}),
     "gpt experts": (partial(gpt, experts=Experts(8, per_token=2, hidden=64, balance=0.1)), {"tokens_BS": (1, 512)}),
 }
@@ -90,7 +92,8 @@ def fake_group(world: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("name", "recompute"), [
-    ("gpt", "none"), ("dit", "blocks"), ("gpt window", "none"), ("gpt experts", "none"), ("gpt experts", "blocks"),
+    ("gpt", "none"), ("gpt many words", "none"), ("gpt many words, no weights", "none"), ("dit", "blocks"),
+    ("gpt window", "none"), ("gpt experts", "none"), ("gpt experts", "blocks"),
 ])  # fmt: skip
 def test_a_step_on_one_device_needs_what_the_model_says(name: str, recompute: Any):
     found = measured(0, name, {}, recompute)
@@ -122,16 +125,19 @@ def test_frozen_weights_and_adapters_need_what_the_model_says(
 
 
 @pytest.mark.parametrize(
-    ("degrees", "recompute"),
-    [({"tensor": 2, "sequence": True}, "none"), ({"tensor": 4}, "none"), ({"shard": 2}, "blocks")],
+    ("name", "degrees", "recompute"),
+    [
+        ("gpt", {"tensor": 2, "sequence": True}, "none"), ("gpt", {"tensor": 4}, "none"),
+        ("gpt", {"shard": 2}, "blocks"), ("gpt many words", {"tensor": 2, "sequence": True}, "none"),
+    ],
     ids=str,
-)
-def test_a_layout_needs_what_the_model_says(degrees: dict[str, Any], recompute: Any):
+)  # fmt: skip
+def test_a_layout_needs_what_the_model_says(name: str, degrees: dict[str, Any], recompute: Any):
     """With four tensor ranks, two of them share each head of keys and values."""
     with fake_group(ParallelPlan(**degrees).world):
-        found = measured(0, "gpt", degrees, recompute)
+        found = measured(0, name, degrees, recompute)
     plan, how = ParallelPlan(**degrees), {"precision": "fp32", "recompute": recompute, "gpu": False}
-    needed = memory(known("gpt"), plan, microbatch_rows=ROWS, **how)
+    needed = memory(known(name), plan, microbatch_rows=ROWS, **how)
     assert needed.total == pytest.approx(found.most, rel=0.02)
     standing = needed.parameters + needed.gradients + needed.optimizer
     assert found.standing == pytest.approx(standing, abs=4 * 40)  # but for a step's number for each parameter

@@ -38,14 +38,18 @@ class Measured:
     standing: int  #: of this, weights, gradients and optimizer; the gradients may be fewer then
 
 
+@dataclass(frozen=True, slots=True)
 class MadeUp:
     """Inputs of random numbers for a model of latents or of text; its output is to be zero."""
+
+    weighted: bool = False  #: whether a language model is told what its tokens count
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Copies, as a task that works on its batch has them."""
         if isinstance(batch, TokenBatch):
             tokens = {"tokens_BS": batch.tokens_BS.clone(), "labels_BS": batch.tokens_BS.clone()}
-            return ModelInputs(tokens, {}, batch.weight_B)
+            weights = {"loss_weight_B": batch.weight_B.clone()} if self.weighted else {}
+            return ModelInputs(tokens | weights, {}, batch.weight_B)
         assert isinstance(batch, VideoBatch) and batch.latents_BCTHW is not None
         assert batch.text_BLD is not None and batch.text_mask_BL is not None
         latents = {"latents_BCTHW": batch.latents_BCTHW.clone(), "noise_B": batch.weight_B.clone()}
@@ -90,7 +94,9 @@ def measured_step(
     batch, runners = made_up(shapes, rows).to(devices.device()), list[StepRunner]()
 
     def begin() -> None:
-        runners.append(engine.start(EngineInputs(model, MadeUp(), optimizer, precision, 0, plan)))
+        runners.append(
+            engine.start(EngineInputs(model, MadeUp("loss_weight_B" in shapes), optimizer, precision, 0, plan))
+        )
         runners[0].step([batch])
 
     def go_on() -> None:

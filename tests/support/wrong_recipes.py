@@ -197,6 +197,7 @@ RARE = {
         "a recipe under a dotted name": Wrong(FLOW + "steps: {a.b: 'recipe:r.yaml'}", files={"r.yaml": W}),
         "an overlay that does not exist": Wrong(W, overlays=("smoek",), files={
             "conf/overlay/smoke.yaml": "for: a.B\n"}),
+        "made-up data where nothing trains": Wrong(W, ("data=mock",)),
         "an overlay with other keys": Wrong(W, overlays=("tiny",), files={"conf/overlay/tiny.yaml": "four: a.B\n"}),
         "an overlay that makes nothing": Wrong(W, overlays=("tiny",), files={
             "conf/overlay/tiny.yaml": "for: a.B\nmade: {a: b}\n"}),

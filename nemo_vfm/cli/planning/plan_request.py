@@ -147,7 +147,8 @@ def _phase(
     job: "Train", gpus: int, wanted: str | None, tokens: int
 ) -> tuple[str, ParallelPlan, ParallelPlan, int, int | None]:
     """(name, layout, what the recipe writes of it, samples of a global batch, steps) of what is planned."""
-    own = job.data.batch_sizes()["batch_size"] if isinstance(job.data, HasBatchSizes) else 1
+    sizes = job.data.batch_sizes() if isinstance(job.data, HasBatchSizes) else {}
+    own = sizes.get("batch_size") or max(sizes.values(), default=1)  # of a blend, the largest source's
     if not job.phases:
         if wanted is not None:
             raise UserError(f"--phase {wanted}: the recipe has no phases")
@@ -195,19 +196,31 @@ def sample_of(
     return PlannedSample(inputs, tokens, frames // patch[0], source)
 
 
-def _latents(job: "Train", recipe: Path, latents: str | None) -> tuple[int, int, int, str]:
+def latents_said(recipe: Path, latents: str | None) -> tuple[int, int, int] | None:
+    """Latent frames, rows and columns by the command line, else by the recipe's first lines; None where neither does.
+
+    Raises:
+        UserError: the command line's are no three numbers.
+    """
     if latents is not None:
         sizes = re.fullmatch(r"(\d+),(\d+),(\d+)", latents)
         if sizes is None:
             raise UserError(f"--latents takes frames, rows and columns, such as 32,96,96; got {latents!r}")
-        return int(sizes[1]), int(sizes[2]), int(sizes[3]), "the command line"
+    else:
+        sizes = _LATENTS.search(re.sub(r"[\s#]+", " ", recipe.read_text(encoding="utf-8")))
+    return None if sizes is None else (int(sizes[1]), int(sizes[2]), int(sizes[3]))
+
+
+def _latents(job: "Train", recipe: Path, latents: str | None) -> tuple[int, int, int, str]:
+    if latents is not None and (said := latents_said(recipe, latents)):
+        return *said, "the command line"
     buckets, codec = getattr(job.data, "buckets", None), getattr(job.task, "codec", None)
     if buckets is not None and codec is not None:
         with suppress(UserError, OSError):  # a codec whose folder is given later
             shapes = [codec.latent_shape(one.num_frames, one.height, one.width)[1:] for one in buckets.buckets.values()]
             return *max(shapes, key=math.prod), "the largest of the recipe's buckets"
-    if sizes := _LATENTS.search(re.sub(r"[\s#]+", " ", recipe.read_text(encoding="utf-8"))):
-        return int(sizes[1]), int(sizes[2]), int(sizes[3]), "the recipe's first lines"
+    if said := latents_said(recipe, None):
+        return *said, "the recipe's first lines"
     raise UserError(
         "the recipe does not define the size of its videos; give their latents' frames, rows and columns, such as "
         "--latents 32,96,96"

@@ -3,6 +3,7 @@
 Shards, folders of videos and tables share this code: only where the samples lie differs between them.
 """
 
+import copy
 import keyword
 import re
 from abc import abstractmethod
@@ -18,6 +19,7 @@ from nemo_vfm.core.types.media_types import Decoder
 from nemo_vfm.data.batching.batch_source import ReadTraffic
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.batching.sample_order import BatchGroup, Order, ShapeGroup
+from nemo_vfm.data.batching.sample_shapes import SampleShapes
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
 from nemo_vfm.data.shards.sample_members import OWN_TENSORS, AskedMembers
 
@@ -35,6 +37,7 @@ class ListedData(ScheduledData[ShapeGroup]):
     The samples of global batch g are a function of the samples, the seed and g: not of workers, ranks or resumes.
     """
 
+    decodes = True  #: whether samples are always videos and pictures; else they may be cached latents
     fetches_together = False  #: whether ranks that get the same slice fetch it together, where there are several
 
     def __init__(
@@ -86,11 +89,18 @@ class ListedData(ScheduledData[ShapeGroup]):
         self._opened: OpenedSamples | None = None
         self._sizes: Mapping[str, int] = {}
         self._peers: Gather | None = None
+        self.shapes: SampleShapes | None = None  #: of samples that are made up; None where they are read
         self.traffic = ReadTraffic()  #: bytes fetched and gathered by a rank that has peers
 
     @abstractmethod
     def _samples(self) -> "Samples":
         """Open what the batches are made of; called once."""
+
+    def mocked(self, shapes: SampleShapes) -> Self:
+        """See `HasMock`."""
+        found = copy.copy(self)
+        found.shapes, found._opened, found.fetches_together = shapes, None, False
+        return found
 
     def share_with(self, peers: "Gather") -> None:
         """Let each of `peers`, which get the same slice, such as tensor-parallel ranks, fetch another part of it."""
@@ -173,8 +183,16 @@ class ListedData(ScheduledData[ShapeGroup]):
         if self._opened is None:
             from nemo_vfm.data.loader.opened_samples import OpenedSamples
 
+            samples, shapes = None, self.shapes
+            if shapes is not None:
+                from nemo_vfm.data.shards.mock_samples import MockSamples
+
+                if self.members:
+                    raise UserError(f"members ({', '.join(self.members)}) have shapes that only the files know, so "
+                                    f"they cannot be made up; leave them out under data=mock: members=[]")  # fmt: skip
+                samples = MockSamples(shapes, self.buckets, pixels=self.decodes or not shapes.learns_latents())
             self._opened = OpenedSamples(
-                self._samples(), buckets=self.buckets, decoder=self.decoder, batch_size=self.batch_size,
+                samples or self._samples(), buckets=self.buckets, decoder=self.decoder, batch_size=self.batch_size,
                 val_fraction=self.val_fraction, traffic=self.traffic, asked=self._asked,
             )  # fmt: skip
         return self._opened

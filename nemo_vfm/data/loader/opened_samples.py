@@ -17,6 +17,7 @@ from nemo_vfm.data.batching.sample_order import BatchGroup, ShapeGroup
 from nemo_vfm.data.loader.collate import collate
 from nemo_vfm.data.loader.fetch_exchange import HasSpans
 from nemo_vfm.data.loader.shared_fetch import HeldSamples
+from nemo_vfm.data.shards.mock_samples import MockSamples
 from nemo_vfm.data.shards.sample_members import LATENTS, TEXT, AskedMembers
 from nemo_vfm.data.shards.sample_reader import Census, Layout, Loading, Samples, asked_layout, choose_loading
 from nemo_vfm.data.shards.shard_files import Entry
@@ -28,7 +29,7 @@ _MAX_WEIGHT = 1000  # more is a damaged index
 class EntryReader:
     """Reads samples by their places in a list of entries; `asked` says what their groups' members look like."""
 
-    def __init__(self, loading: Loading, entries: Sequence[Entry], asked: Mapping[int, Layout]) -> None:
+    def __init__(self, loading: Loading | MockSamples, entries: Sequence[Entry], asked: Mapping[int, Layout]) -> None:
         self._loading, self._entries, self._sizes, self._asked = loading, entries, dict[int, int](), asked
         self.is_light = loading.is_light
 
@@ -60,7 +61,7 @@ class OpenedSamples:
         traffic: ReadTraffic, asked: AskedMembers,
     ) -> None:  # fmt: skip
         self.samples = HeldSamples(samples, traffic) if isinstance(samples, HasSpans) else samples
-        how = choose_loading(self.samples, buckets, decoder, asked)
+        how = samples if isinstance(samples, MockSamples) else choose_loading(self.samples, buckets, decoder, asked)
         _require_members(samples, asked)
         places, left_out = _group_by_shape(samples.entries, how, asked)
         if left_out:
@@ -127,7 +128,7 @@ def _require_members(samples: Samples, asked: AskedMembers) -> None:
 
 
 def _group_by_shape(
-    entries: Sequence[Entry], how: Loading, asked: AskedMembers
+    entries: Sequence[Entry], how: Loading | MockSamples, asked: AskedMembers
 ) -> tuple[dict[str, list[int]], Counter[str]]:
     places: defaultdict[str, list[int]] = defaultdict(list)
     left_out: Counter[str] = Counter()

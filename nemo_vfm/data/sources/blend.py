@@ -4,6 +4,7 @@ A batch is never mixed, since its samples share a shape: images and videos alter
 follows from the weights, the seed and g (`weighted_turns.py`). So the state of a blend is g, like that of every source.
 """
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -16,6 +17,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.batch_source import BatchSchedule, Loaded, SampleReader
+from nemo_vfm.data.batching.sample_shapes import HasMock, SampleShapes
 from nemo_vfm.data.batching.weighted_turns import WeightedTurns, shares
 from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
@@ -144,6 +146,17 @@ class Blend(ScheduledData[Part]):
             max_memory_share=max_memory_share,
         )
         self.sources = dict(sources)
+
+    def mocked(self, shapes: SampleShapes) -> Self:
+        """See `HasMock`; ValueError if a source is of a class that cannot."""
+        found, made = copy.copy(self), dict[str, BlendSource]()
+        for name, source in self.sources.items():
+            data = source.data.mocked(shapes) if isinstance(source.data, HasMock) else None
+            if not isinstance(data, ScheduledData):
+                raise ValueError(f"source {name} is a {type(source.data).__name__}, which cannot make samples up")
+            made[name] = replace(source, data=data)
+        found.sources = made
+        return found
 
     def open(self, seed: int) -> tuple[BlendSchedule, BlendReader]:
         """See `ScheduledData.open`; a source that cannot be started raises as it does alone."""

@@ -17,6 +17,8 @@ def gives_latents(data: object) -> bool:
     """Whether its samples are known to be cached latents, all of them."""
     if isinstance(data, Blend):
         return all(gives_latents(source.data) for source in data.sources.values())
+    if isinstance(data, ShardData) and data.shapes is not None:
+        return data.shapes.learns_latents()
     if isinstance(data, ShardData):
         return data.buckets is None or all(map(_has_latents, folders_of(data.shards)))
     return isinstance(data, PackedLatents) or (isinstance(data, StreamedTars) and data.bucket is None)

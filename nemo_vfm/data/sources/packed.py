@@ -4,6 +4,7 @@ Which samples share a pack is planned once, from the seed; every epoch gives the
 packs of global batch g are a function of (shards, seed, g), computed without stepping through the earlier ones.
 """
 
+import copy
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.batch_source import Loaded
 from nemo_vfm.data.batching.packing import LOOKAHEAD, Pack, measure_packing, pack, side_by_side
 from nemo_vfm.data.batching.sample_order import BatchGroup, ShapeGroup
+from nemo_vfm.data.batching.sample_shapes import SampleShapes
 from nemo_vfm.data.loader.listed_data import ListedData
 from nemo_vfm.data.loader.opened_samples import EntryReader
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
@@ -163,6 +165,12 @@ class PackedLatents(ScheduledData[Packs]):
         )
         self.data, self.budget_tokens, self.packs, self.patch = data, budget_tokens, packs, patch
         self.lookahead, self.packed = lookahead, packed
+
+    def mocked(self, shapes: SampleShapes) -> Self:
+        """See `HasMock`."""
+        found = copy.copy(self)
+        found.data = self.data.mocked(shapes)
+        return found
 
     def require_divisible(self, num_ranks: int) -> None:
         """See `ScheduledData.require_divisible`; the packs of a rank are no other's."""

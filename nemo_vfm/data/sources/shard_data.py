@@ -51,6 +51,8 @@ class ShardData(ListedData):
             lack one are left out.
     """
 
+    decodes = False
+
     def __init__(
         self,
         *,

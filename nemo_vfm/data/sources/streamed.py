@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import torch
 
@@ -27,6 +27,7 @@ from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.batch_source import Loaded
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.batching.faults import Fault
+from nemo_vfm.data.batching.sample_shapes import SampleShapes
 from nemo_vfm.data.loader.collate import collate
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
 from nemo_vfm.data.shards.read_in_place import Rows
@@ -34,6 +35,9 @@ from nemo_vfm.data.shards.sample_reader import CachedLatents, Layout, LoadedSamp
 from nemo_vfm.data.shards.shard_paths import expand_braces
 from nemo_vfm.data.shards.tar_order import TarCounts, TarOrder
 from nemo_vfm.data.shards.tar_stream import Raw, Tar, placed_tar, samples_of
+
+if TYPE_CHECKING:
+    from nemo_vfm.data.sources.shard_data import ShardData
 
 _ON_THE_WAY = 256  # batches that are read to get at a later one; for one further on the stream begins anew
 
@@ -211,6 +215,18 @@ class StreamedTars(ScheduledData[Slice]):
         self.shuffle_buffer, self.max_member_mb = shuffle_buffer, max_member_mb
         self.counts = None if counts is None else local(counts, "the file of counts")
         super().__init__(num_workers=num_workers, max_bad_in_a_row=max_bad_in_a_row, max_ahead_gb=max_ahead_gb)
+
+    def mocked(self, shapes: SampleShapes) -> "ShardData":
+        """See `HasMock`: made-up samples are listed and not streamed, so that their number is known."""
+        from nemo_vfm.data.sources.shard_data import ShardData
+
+        buckets = None if self.bucket is None else Buckets(buckets={"only": self.bucket})
+        found = ShardData(
+            shards=Path("made-up"), batch_size=self.batch_size, num_workers=self.num_workers, buckets=buckets,
+            max_bad_in_a_row=self.max_bad_in_a_row, max_ahead_gb=self.max_ahead_gb, decoder=self.decoder,
+        ).mocked(shapes)  # fmt: skip
+        found.decodes = self.bucket is not None
+        return found
 
     def open(self, seed: int) -> tuple[TarSchedule, TarReader]:
         """See `ScheduledData.open`. UserError if a tar is missing."""

@@ -4,6 +4,7 @@ Shape letters: B rows, S tokens of a row.
 """
 
 import copy
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -25,6 +26,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.sample_batches import TokenBatch
 from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.batch_source import Loaded
+from nemo_vfm.data.batching.sample_shapes import SampleShapes
 from nemo_vfm.data.batching.weighted_turns import MAX_CYCLE, WeightedTurns
 from nemo_vfm.data.loader.scheduled_data import ScheduledData
 from nemo_vfm.data.tokens.token_manifest import TokenFolder
@@ -226,6 +228,14 @@ class TokenData(ScheduledData[Turns]):
         self.verify, self.tokenizer = verify, tokenizer
         super().__init__(num_workers=num_workers, max_bad_in_a_row=1)  # none is: unreadable tokens stop the run
         self._opened: dict[str, TokenFolder] | None = None
+        self._shapes: SampleShapes | None = None  # of tokens that are made up; None where they are read
+        self._made: tempfile.TemporaryDirectory[str] | None = None  # where they lie, as long as this process does
+
+    def mocked(self, shapes: SampleShapes) -> Self:
+        """See `HasMock`."""
+        found = copy.copy(self)
+        found._shapes, found._opened, found._made = shapes, None, None
+        return found
 
     def samples_per_batch(self) -> int:
         """See `ResumablePhases`."""
@@ -249,7 +259,7 @@ class TokenData(ScheduledData[Turns]):
             packing=self.packing, weigh=self.weigh, val_fraction=self.val_fraction, shuffle=self.shuffle,
             num_workers=self.num_workers, verify=self.verify, tokenizer=self.tokenizer,
         )  # fmt: skip
-        found._places = dict(read)
+        found._places, found._shapes = dict(read), self._shapes
         return found
 
     def read_after(self, batches: int, *, seed: int) -> dict[str, int]:
@@ -336,9 +346,19 @@ class TokenData(ScheduledData[Turns]):
 
     def _folders(self) -> dict[str, TokenFolder]:
         if self._opened is None:
-            opened = {name: TokenFolder(folder) for name, folder in self.folders.items()}
+            folders, is_made = self.folders, self._shapes is not None
+            if self._shapes is not None:
+                from nemo_vfm.data.tokens.mock_tokens import write_mock_tokens
+
+                self._made = tempfile.TemporaryDirectory(prefix="nemo-vfm-mock-")
+                folders = {name: Path(self._made.name) / str(number) for number, name in enumerate(self.sources)}
+                for name, made in folders.items():
+                    made.mkdir()
+                    write_mock_tokens(made, name, vocab=self._shapes.vocab(), sequence_length=self.sequence_length,
+                                      batch_size=self.batch_size)  # fmt: skip
+            opened = {name: TokenFolder(folder) for name, folder in folders.items()}
             first = next(iter(opened.values())).manifest
-            wanted = first.tokenizer if self.tokenizer is None else self.tokenizer.fingerprint()
+            wanted = first.tokenizer if self.tokenizer is None or is_made else self.tokenizer.fingerprint()
             for name, folder in opened.items():
                 if (folder.manifest.tokenizer, folder.manifest.vocab_size) != (wanted, first.vocab_size):
                     raise UserError(

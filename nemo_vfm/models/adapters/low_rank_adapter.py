@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.core.seed import generator
+from nemo_vfm.core.counter_random import uniform
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.adapters.low_rank import (
@@ -133,7 +133,7 @@ def initial_value(name: str, shape: torch.Size, seed: int) -> Tensor:
     """Return A uniform within 1 / sqrt(inputs), B zero, and magnitudes one until `begin` sets them."""
     if name.endswith("_a"):
         bound = shape[1] ** -0.5
-        return torch.rand(shape, generator=generator(seed, "init", name)).mul_(2 * bound).sub_(bound)
+        return uniform(shape, seed, "init", name).mul_(2 * bound).sub_(bound)
     return torch.ones(shape) if name.endswith("_magnitude") else torch.zeros(shape)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.bounds import MAX_WIDTH, require_between
-from nemo_vfm.core.seed import generator
+from nemo_vfm.core.counter_random import normal
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.sparse.jagged import Jagged, slice_positions
 from nemo_vfm.sparse.tables.counter_hash import name_salt, row_keys, uniform
@@ -55,7 +55,7 @@ def first_weight(name: str, shape: torch.Size, seed: int) -> Tensor:
     if len(shape) < 2:
         return torch.ones(shape) if name.endswith("norm.weight") else torch.zeros(shape)
     std = math.sqrt(2 / (shape[0] + shape[1]))
-    return torch.randn(shape, generator=generator(seed, "init", name)).mul_(std)
+    return normal(shape, seed, "init", name).mul_(std)
 
 
 @dataclass(frozen=True, eq=False)

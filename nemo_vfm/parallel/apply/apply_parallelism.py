@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from nemo_vfm.core.counter_random import counter_based
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.layers.linear import mark_constants
@@ -235,10 +236,14 @@ def compile_blocks(model: nn.Module) -> None:
         block.compile(options=options)
 
 
-def fill(model: nn.Module, seed: int, device: torch.device) -> None:
-    """Give every parameter of a model born on the meta device this rank's part of its first value."""
+def fill(model: nn.Module, seed: int, device: torch.device, *, counter: bool) -> None:
+    """Give every parameter of a model born on the meta device this rank's part of its first value.
+
+    With `counter` the numbers are drawn on the device, counter-based.
+    """
     allocate(model, device)
-    draw(model, seed)
+    with counter_based(device if counter else None):
+        draw(model, seed)
 
 
 def draw(model: nn.Module, seed: int) -> None:

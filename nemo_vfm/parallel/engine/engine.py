@@ -3,7 +3,7 @@
 Every engine gives the numbers of a single device.
 """
 
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, get_args, runtime_checkable
 
 from torch import nn
 
@@ -41,11 +41,14 @@ class Engine(Protocol):
 
 
 Recompute = Literal["none", "blocks"]
+Init = Literal["auto", "generator", "counter"]
 
 
-def require_settings(clip_norm: float | None, recompute: str) -> None:
+def require_settings(clip_norm: float | None, recompute: str, init: str) -> None:
     """ValueError where an engine's arguments make no sense."""
     if clip_norm is not None and clip_norm <= 0:
         raise ValueError(f"clip_norm must be above zero, got {clip_norm}; set null to switch clipping off")
     if recompute not in ("none", "blocks"):
         raise ValueError(f"recompute must be none or blocks, got {recompute!r}")
+    if init not in get_args(Init):
+        raise ValueError(f"init must be one of {', '.join(get_args(Init))}, got {init!r}")

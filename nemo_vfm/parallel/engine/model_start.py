@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 
+import torch
 from torch import nn
 
 from nemo_vfm.core.errors import UserError
@@ -11,11 +12,17 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled
 from nemo_vfm.parallel.apply.frozen_weights import cast_weights
+from nemo_vfm.parallel.engine.engine import Init
 from nemo_vfm.parallel.engine.step_runner import EngineInputs
 from nemo_vfm.parallel.layers.token_layout import TokenLayout, call_within, under
 from nemo_vfm.parallel.plan.mesh import Mesh, layout_of
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import on_meta
+
+#: Gives a model without memory this rank's part of its first values, from a seed, on a device.
+Filling = Callable[[nn.Module, int, torch.device], None]
+#: Parameters of a model that takes long to draw on a CPU, one number after another: half a second and more.
+_LARGE = 100_000_000
 
 
 def plan_notes(num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module]) -> list[str]:
@@ -35,22 +42,23 @@ def plan_notes(num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module])
     return notes
 
 
-def build_unsplit(parts: EngineInputs) -> tuple[nn.Module, bool, bool]:
-    """(the unsplit model, whether it is without memory yet, whether frozen weights are in the arithmetic's dtype).
+def build_unsplit(parts: EngineInputs, init: Init) -> tuple[nn.Module, Filling | None, bool]:
+    """(the unsplit model, how it is to be filled where it has no memory yet, whether frozen weights are narrowed).
 
-    Its large linears are in FP8 where the precision says so.
+    Its large linears are in FP8 where the precision says so, and narrowed weights in the arithmetic's dtype.
     """
-    if parts.plan.world > 1:
-        model, meta = build_unfilled(parts.model, parts.seed)
-    else:  # a single rank holds the whole model from the start
-        model, meta = build_model(parts.model, parts.seed), False
+    model, meta = build_unfilled(parts.model, parts.seed)
+    counter = init == "counter" or (init == "auto" and sum(one.numel() for one in model.parameters()) > _LARGE)
+    fill: Filling | None = partial(apply_parallelism.fill, counter=counter) if meta else None
+    if meta and parts.plan.world == 1 and not counter:  # a single rank holds the whole model from the start
+        model, fill = build_model(parts.model, parts.seed), None
     narrowed = cast_weights(model, parts.precision.resolve()[0])
     if parts.precision.fp8 is not None:
         from nemo_vfm.parallel.fp8.use_fp8 import require_hardware, use_fp8
 
         require_hardware(parts.precision.fp8)
         use_fp8(model, parts.precision.fp8, parts.plan.tensor)
-    return model, meta, narrowed
+    return model, fill, narrowed
 
 
 def enter_layout(model: nn.Module, mesh: Mesh | None, parts: EngineInputs, *, autocast: bool) -> TokenLayout:

@@ -8,7 +8,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
-from nemo_vfm.parallel.engine.engine import Recompute, require_settings
+from nemo_vfm.parallel.engine.engine import Init, Recompute, require_settings
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import Optimizers
@@ -27,19 +27,22 @@ class TorchEngine:
         recompute: blocks runs each block again in backward instead of keeping its activations; none keeps them.
         offload_optimizer: keep the optimizer's state in host memory.
         compile: compile each block with torch.compile.
+        init: how first weights are drawn: generator one after another on the CPU, counter all at once on the device,
+            equal on every device and layout; auto is counter for models of more than 100 million parameters. A model
+            that brings weights of its own keeps them.
         nonfinite: what becomes of a step whose loss or gradient is not a number.
     """
 
     def __init__(
         self, *, clip_norm: float | None = 1.0, recompute: Recompute = "none",
-        offload_optimizer: bool = False, compile: bool = False,
+        offload_optimizer: bool = False, compile: bool = False, init: Init = "auto",
         nonfinite: NonFinite = NonFinite(), clip: Literal["all", "dense"] = "all",
     ) -> None:  # fmt: skip
-        require_settings(clip_norm, recompute)
+        require_settings(clip_norm, recompute, init)
         if clip not in ("all", "dense"):
             raise ValueError(f"clip must be all or dense, got {clip!r}")
         self.clip_norm, self.recompute, self.nonfinite = clip_norm, recompute, nonfinite
-        self.clip, self.offload_optimizer, self.compile = clip, offload_optimizer, compile
+        self.clip, self.offload_optimizer, self.compile, self.init = clip, offload_optimizer, compile, init
 
     def name(self) -> str:
         """See `Engine`."""
@@ -84,6 +87,6 @@ class TorchEngine:
         from nemo_vfm.parallel.engine.torch_start import start
 
         return start(
-            parts, clip_norm=self.clip_norm, clip=self.clip, recompute=self.recompute,
+            parts, clip_norm=self.clip_norm, clip=self.clip, recompute=self.recompute, init=self.init,
             offload_optimizer=self.offload_optimizer, compile=self.compile, nonfinite=self.nonfinite,
         )  # fmt: skip

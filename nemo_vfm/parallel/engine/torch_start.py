@@ -9,7 +9,7 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.apply.pipeline_schedule import RankPipeline
 from nemo_vfm.parallel.apply.pipeline_stage import cut, params_of_every_stage, stages_of
-from nemo_vfm.parallel.engine.engine import Recompute
+from nemo_vfm.parallel.engine.engine import Init, Recompute
 from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
 from nemo_vfm.parallel.engine.model_start import build_unsplit, enter_layout
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
@@ -22,12 +22,12 @@ from nemo_vfm.sparse.tables.fused_tables import tables_of
 
 
 def start(
-    parts: EngineInputs, *, clip_norm: float | None, clip: Literal["all", "dense"], recompute: Recompute,
+    parts: EngineInputs, *, clip_norm: float | None, clip: Literal["all", "dense"], recompute: Recompute, init: Init,
     offload_optimizer: bool, compile: bool, nonfinite: NonFinite,
 ) -> StepRunner:  # fmt: skip
     """Meet the other ranks, build this rank's part of the model from the seed, and what updates it."""
     plan, mesh = parts.plan, join(parts.plan, device()) if parts.plan.world > 1 else None
-    model, meta, narrowed = build_unsplit(parts)
+    model, fill, narrowed = build_unsplit(parts, init)
     require_turns(parts, model)
     pipeline, ranges = None, list[range]()
     if mesh is not None:
@@ -39,7 +39,7 @@ def start(
         apply_parallelism.recompute(model)
     if compile:
         apply_parallelism.compile_blocks(model)
-    if not meta:
+    if fill is None:
         model.to(device())
     if mesh is not None:
         stages = stages_of(model, ranges, plan, mesh.at) if ranges else []
@@ -52,8 +52,8 @@ def start(
             for stage in stages:
                 apply_parallelism.shard(stage, mesh, dtype, stage.blocks(), apart=apart, gather_once=True)
             pipeline = RankPipeline(model, stages, mesh)
-    if meta:
-        apply_parallelism.fill(model, derive(parts.seed, "initial weights"), device())
+    if fill is not None:
+        fill(model, derive(parts.seed, "initial weights"), device())
     shared = mesh is not None and mesh.sharding is not None
     layout = enter_layout(model, mesh, parts, autocast=shared or narrowed)
     by_child = parts.optimizer if isinstance(parts.optimizer, Mapping) else {"": parts.optimizer}

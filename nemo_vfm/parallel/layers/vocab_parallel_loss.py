@@ -42,10 +42,10 @@ class _CrossEntropy(torch.autograd.Function):
         own = targets - first
         here = (own >= 0) & (own < scores.shape[1])
         own = own.clamp(0, scores.shape[1] - 1)
-        top = _all_reduce(scores.amax(1).float(), dist.ReduceOp.MAX, group)
+        top = all_reduce(scores.amax(1).float(), dist.ReduceOp.MAX, group)
         sums = torch.cat([(part.float() - at[:, None]).exp_().sum(1) for part, at in _runs(scores, top)])
         wanted = scores.gather(1, own[:, None])[:, 0].float() * here
-        both = _all_reduce(torch.stack([sums, wanted]), dist.ReduceOp.SUM, group)
+        both = all_reduce(torch.stack([sums, wanted]), dist.ReduceOp.SUM, group)
         log_sum = top + both[0].log()
         ctx.save_for_backward(scores, own, here, log_sum, targets != IGNORED)
         return (log_sum - both[1]) * (targets != IGNORED)
@@ -69,7 +69,7 @@ def _runs(scores: Tensor, numbers: Tensor) -> "zip[tuple[Tensor, Tensor]]":
     return zip(torch.split(scores, _RUN), torch.split(numbers, _RUN), strict=True)
 
 
-def _all_reduce(x: Tensor, how: Any, group: ProcessGroup | None) -> Tensor:
+def all_reduce(x: Tensor, how: Any, group: ProcessGroup | None) -> Tensor:
     if group is not None:
         dist.all_reduce(x, op=how, group=group)
     return x

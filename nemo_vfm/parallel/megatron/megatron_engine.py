@@ -22,7 +22,7 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
 from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.apply.pipeline_stage import cut, stages_of
-from nemo_vfm.parallel.engine.engine import Recompute, require_settings
+from nemo_vfm.parallel.engine.engine import Init, Recompute, require_settings
 from nemo_vfm.parallel.engine.history_updater import HistoryUpdater
 from nemo_vfm.parallel.engine.model_start import build_unsplit, enter_layout, plan_notes
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
@@ -42,15 +42,18 @@ class MegatronEngine:
     Args:
         clip_norm: the gradient's global L2 norm is scaled down to this; None leaves it.
         recompute: blocks runs each block again in backward instead of keeping its activations; none keeps them.
+        init: how first weights are drawn: generator one after another on the CPU, counter all at once on the device,
+            equal on every device and layout; auto is counter for models of more than 100 million parameters. A model
+            that brings weights of its own keeps them.
         nonfinite: what becomes of a step whose loss or gradient is not a number.
     """
 
     def __init__(
         self, *, clip_norm: float | None = 1.0, recompute: Recompute = "none",
-        nonfinite: NonFinite = NonFinite(),
+        nonfinite: NonFinite = NonFinite(), init: Init = "auto",
     ) -> None:  # fmt: skip
-        require_settings(clip_norm, recompute)
-        self.clip_norm, self.recompute, self.nonfinite = clip_norm, recompute, nonfinite
+        require_settings(clip_norm, recompute, init)
+        self.clip_norm, self.recompute, self.nonfinite, self.init = clip_norm, recompute, nonfinite, init
 
     def name(self) -> str:
         """See `Engine`."""
@@ -104,7 +107,7 @@ class MegatronEngine:
             store = torch._C._distributed_c10d.HashStore()
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
         mesh, groups, config = join(plan, device()), groups_of(plan), config_of(plan)
-        model, meta, narrowed = build_unsplit(parts)
+        model, fill, narrowed = build_unsplit(parts, self.init)
         if tables_of(model):
             raise UserError("engine=megatron does not update embedding tables. Use engine=torch.")
         apply_parallelism.require_divisible(model, plan)
@@ -112,8 +115,8 @@ class MegatronEngine:
         split(model, mesh, groups.tp, config)
         if self.recompute == "blocks":
             apply_parallelism.recompute(model)
-        if meta:
-            apply_parallelism.fill(model, derive(parts.seed, "initial weights"), device())
+        if fill is not None:
+            fill(model, derive(parts.seed, "initial weights"), device())
         else:
             model.to(device())
         pipeline = None
