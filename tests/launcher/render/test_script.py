@@ -303,6 +303,8 @@ def test_gpus_are_asked_for_as_the_cluster_knows_them(tmp_path: Path, request_by
     job = small_job(tmp_path, Slurm(gpu_request=request_by), gpus_per_node=4, tasks_per_node=4)
     asked = [one for one in options(script(job)) if one.startswith(("#SBATCH --gpu", "#SBATCH --gres"))]
     assert asked == ([f"#SBATCH {line}"] if line else [])
+    placed = ["block:block" in script(replace(job, gpus_per_node=gpus, tasks_per_node=gpus)) for gpus in (1, 2)]
+    assert placed == [False, True]  # of one process a node there is nothing to place
 
 
 @pytest.mark.parametrize(
