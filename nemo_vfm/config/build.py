@@ -80,6 +80,11 @@ class BoundFactory:
     def __init__(self, call: Call, made: Mapping[str, object] | None = None) -> None:
         self.call, self._made = call, made or {}
 
+    @property
+    def target(self) -> object:
+        """The class or function that it calls."""
+        return self.call.target
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Build one; RecipeError as from `make`."""
         own = frozenset().union(*map(_homes, self.call.arguments.values()))

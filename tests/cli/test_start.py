@@ -59,7 +59,7 @@ def test_a_verb_is_a_file(tmp_path):
     assert replace(cli.PROGRAM, folder=tmp_path).verbs() == {"sing": "Sing a song."}
 
 
-@pytest.mark.parametrize(("words", "said"), [(["rnu"], "did you mean run?"), (["x"], "; there are check, ")])
+@pytest.mark.parametrize(("words", "said"), [(["rnu"], "did you mean run?"), (["x"], "; there are bench, ")])
 def test_an_unknown_verb_is_suggested(capsys, words, said):
     assert cli.main(words) == 2
     assert said in capsys.readouterr().err

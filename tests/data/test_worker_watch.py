@@ -119,7 +119,7 @@ def test_a_death_raises_nothing_between_two_lines_and_closes_all_it_opened(queue
     watch.clear()
     for worker in workers:
         worker.close()
-    assert psutil.Process().num_fds() == before
+    assert psutil.Process().num_fds() <= before  # what an earlier test left may be closed meanwhile
 
 
 def test_what_came_in_time_is_given_and_nobody_is_killed(queue: Any) -> None:

@@ -35,7 +35,12 @@ print(json.dumps([statuses, [name for name in sys.modules if name.partition(".")
 
 ZERO_BUBBLE = ParallelPlan(pipeline=2, virtual=2, microbatches=2, schedule="zero_bubble")
 #: Workflows, in which a step has the engine.
-REFUSED = {"recipes/llm/own_text.yaml", "recipes/llm/stories.yaml", "recipes/diffusion/train_autoencoder.yaml"} | {
+REFUSED = {
+    "recipes/llm/distil_stories.yaml",
+    "recipes/llm/own_text.yaml",
+    "recipes/llm/stories.yaml",
+    "recipes/diffusion/train_autoencoder.yaml",
+} | {
     f"recipes/recommendation/{name}.yaml"
     for name in (
         "daily",

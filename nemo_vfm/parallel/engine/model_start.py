@@ -47,11 +47,15 @@ def build_unsplit(parts: EngineInputs, init: Init) -> tuple[nn.Module, Filling |
 
     Its large linears are in FP8 where the precision says so, and narrowed weights in the arithmetic's dtype.
     """
-    model, meta = build_unfilled(parts.model, parts.seed)
-    counter = init == "counter" or (init == "auto" and sum(one.numel() for one in model.parameters()) > _LARGE)
-    fill: Filling | None = partial(apply_parallelism.fill, counter=counter) if meta else None
-    if meta and parts.plan.world == 1 and not counter:  # a single rank holds the whole model from the start
-        model, fill = build_model(parts.model, parts.seed), None
+    several = parts.plan.world > 1
+    fill: Filling | None = None
+    if several or (init != "generator" and _draws_its_weights(parts.model)):
+        model, meta = build_unfilled(parts.model, parts.seed)
+        counter = init == "counter" or (init == "auto" and sum(one.numel() for one in model.parameters()) > _LARGE)
+        if meta and (several or counter):
+            fill = partial(apply_parallelism.fill, counter=counter)
+    if not several and fill is None:  # a single rank holds the whole model from the start
+        model = build_model(parts.model, parts.seed)
     narrowed = cast_weights(model, parts.precision.resolve()[0])
     if parts.precision.fp8 is not None:
         from nemo_vfm.parallel.fp8.use_fp8 import require_hardware, use_fp8
@@ -59,6 +63,12 @@ def build_unsplit(parts: EngineInputs, init: Init) -> tuple[nn.Module, Filling |
         require_hardware(parts.precision.fp8)
         use_fp8(model, parts.precision.fp8, parts.plan.tensor)
     return model, fill, narrowed
+
+
+def _draws_its_weights(factory: Factory[[], nn.Module]) -> bool:
+    """Whether it calls a class of `SeededWeights`; a function may load what a model without memory would lose."""
+    target = getattr(factory, "target", getattr(factory, "func", factory))  # of a recipe's factory, of a partial
+    return isinstance(target, type) and hasattr(target, "initial_weight")
 
 
 def enter_layout(model: nn.Module, mesh: Mesh | None, parts: EngineInputs, *, autocast: bool) -> TokenLayout:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from nemo_vfm.core.types.sample_batches import IGNORED
-from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.layers.linear import Linear, emulated_dtype
 from nemo_vfm.parallel.layers.token_layout import active
 from nemo_vfm.parallel.layers.vocab_parallel_loss import all_reduce, token_losses
@@ -41,15 +40,17 @@ def linear_token_losses(head: nn.Module, x_BSD: Tensor, targets_BS: Tensor, weig
         (B, S) of targets, fp32, the same on all tensor ranks; 0 where the target is IGNORED.
     """
     group, targets_N = active().tensor, targets_BS.flatten()
-    if type(head) is not Linear or len(weight_VD := local(head.weight)) < _LARGE:
+    ranks = 1 if group is None else group.size()
+    if type(head) is not Linear or head.weight.shape[0] // ranks < _LARGE:
         return token_losses(head(x_BSD).flatten(0, 1), targets_N).view(targets_BS.shape)
     for hook in head._forward_pre_hooks.values():  # what brings all tokens here, where the matrix is split by columns
         x_BSD = hook(head, (x_BSD,))
+    weight_VD: Tensor = head.weight
     if group is not None:
         from torch.distributed.tensor import DTensor, Partial
 
-        assert isinstance(x_BSD, DTensor)
-        x_BSD = x_BSD.to_local(grad_placements=[Partial()])
+        assert isinstance(x_BSD, DTensor) and isinstance(weight_VD, DTensor)
+        x_BSD, weight_VD = x_BSD.to_local(grad_placements=[Partial()]), weight_VD.to_local()
     kind, rounded = x_BSD.device.type, emulated_dtype(x_BSD)
     autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_BSD.dtype
     how = _Arithmetic(autocast, rounded is not None, group)

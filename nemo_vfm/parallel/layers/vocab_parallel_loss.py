@@ -70,6 +70,7 @@ def _runs(scores: Tensor, numbers: Tensor) -> "zip[tuple[Tensor, Tensor]]":
 
 
 def all_reduce(x: Tensor, how: Any, group: ProcessGroup | None) -> Tensor:
+    """In place, where there is a group; outside of autograd."""
     if group is not None:
         dist.all_reduce(x, op=how, group=group)
     return x
