@@ -278,7 +278,7 @@ def killed(rank: int, folder: Path) -> None:
 @pytest.mark.cluster  # several ranks
 def test_a_rank_that_is_killed_in_the_middle_of_a_save_leaves_the_one_before(tmp_path: Path) -> None:
     with pytest.raises(
-        RankFailed, match=r"(?s)rank 0: .*LostRank.*written and by all ranks.*rank 1: its process was killed"
+        RankFailed, match=r"(?s)rank 0: .*LostRank.*read by all ranks.*rank 1: its process was killed"
     ):
         on_ranks(2, killed, tmp_path)
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000001"]
