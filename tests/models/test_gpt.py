@@ -19,6 +19,7 @@ from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.apply.apply_parallelism import recompute, require_divisible
 from nemo_vfm.parallel.fp8.use_fp8 import large_linears
+from nemo_vfm.parallel.layers import linear_token_losses as fused
 from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.parallel.layers.linear_token_losses import linear_token_losses
 from nemo_vfm.parallel.layers.parallel_attention import causal_attention
@@ -185,17 +186,19 @@ def test_the_loss_of_a_token_is_torchs_and_so_is_its_gradient(dtype: torch.dtype
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-6), (torch.bfloat16, 8e-3)], ids=str)
 @pytest.mark.parametrize("weighted", [True, False])
 def test_losses_without_all_scores_in_memory_are_torchs_and_so_are_their_gradients(
-    weighted: bool, dtype: torch.dtype, close: float
+    weighted: bool, dtype: torch.dtype, close: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(fused, "_LARGE", 20_000)
+    monkeypatch.setattr(fused, "_SCORES", 20_000 * 70)
     torch.manual_seed(0)
     head = Linear(24, 20_000, bias=False)
     x, targets, weights = torch.randn(3, 200, 24, requires_grad=True), words(3, 200), torch.tensor([1.0, 0.5, 0.0])
     targets[:, ::9] = IGNORED
     found = []
-    for fused in (True, False):
+    for by_runs in (True, False):
         x.grad = head.weight.grad = None
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            if fused:
+            if by_runs:
                 losses = linear_token_losses(head, x, targets, weights[:, None].expand(3, 200) if weighted else None)
             else:
                 scores = F.linear(x, head.weight)
@@ -209,7 +212,7 @@ def test_losses_without_all_scores_in_memory_are_torchs_and_so_are_their_gradien
 
 
 def test_a_gradient_that_is_not_as_the_weights_said_is_not_taken() -> None:
-    head, x, targets = Linear(8, 20_000, bias=False), torch.randn(1, 6, 8, requires_grad=True), words(1, 6)
+    head, x, targets = Linear(8, 50_000, bias=False), torch.randn(1, 6, 8, requires_grad=True), words(1, 6)
     losses = linear_token_losses(head, x, targets, torch.ones(1, 6))
     (losses * torch.tensor([1.0, 1, 1, 1, 1, 1.01])).sum().backward()
     assert x.grad is not None and x.grad.isnan().all()

@@ -277,9 +277,7 @@ def killed(rank: int, folder: Path) -> None:
 # The last one: the next file that needs ranks starts them anew.
 @pytest.mark.cluster  # several ranks
 def test_a_rank_that_is_killed_in_the_middle_of_a_save_leaves_the_one_before(tmp_path: Path) -> None:
-    with pytest.raises(
-        RankFailed, match=r"(?s)rank 0: .*LostRank.*read by all ranks.*rank 1: its process was killed"
-    ):
+    with pytest.raises(RankFailed, match=r"(?s)rank 0: .*LostRank.*read by all ranks.*rank 1: its process was killed"):
         on_ranks(2, killed, tmp_path)
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000001"]
     assert checkpoint.load_weights(tmp_path, "model")["weight"].unique().tolist() == [1.0, 1.5]

@@ -166,7 +166,7 @@ def test_losses_and_gradients_are_one_devices(degrees: dict[str, Any], model: di
 
 def steps_by_runs(rank: int, degrees: dict[str, Any], model: dict[str, Any], weighted: bool) -> dict[str, Any]:
     """The same, of texts that are packed, with scores of seven tokens at a time."""
-    with patch.multiple(linear_token_losses, _LARGE=1, _RUN=7):
+    with patch.multiple(linear_token_losses, _LARGE=1, _SCORES=7 * WORDS):
         return steps(rank, degrees, model, True, weighted)
 
 

@@ -51,8 +51,8 @@ MODELS: dict[str, tuple[Any, dict[str, tuple[int, ...]]]] = {
 #: Besides those that every layout is tried with.
 KNOWN = MODELS | {
     "gpt mlp dora": (gpt_mlp_dora, {"tokens_BS": (1, 512)}),
-    "gpt many words": (partial(gpt, vocab=20_000), {"tokens_BS": (1, 512), "loss_weight_B": (1,)}),
-    "gpt many words, no weights": (partial(gpt, vocab=20_000), {"tokens_BS": (1, 512)}),
+    "gpt many words": (partial(gpt, vocab=60_000), {"tokens_BS": (1, 512), "loss_weight_B": (1,)}),
+    "gpt many words, no weights": (partial(gpt, vocab=60_000), {"tokens_BS": (1, 512)}),
     "gpt window": (partial(gpt, window=SlidingWindow(100)), {"tokens_BS": (1, 512)}),
     "gpt experts": (partial(gpt, experts=Experts(8, per_token=2, hidden=64, balance=0.1)), {"tokens_BS": (1, 512)}),
 }
