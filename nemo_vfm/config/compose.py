@@ -181,6 +181,11 @@ def is_mocked(node: Node) -> bool:
     return isinstance(node, Map) and isinstance(node.items.get(MOCKED), Map)
 
 
+def mocked_data(root: Node) -> tuple[str, ...]:
+    """How the addresses begin of data whose samples are made up: nothing is read there."""
+    return tuple(f"{join(path, 'data')}." for path, node in walk(root) if is_mocked(node))
+
+
 def _is_swap(change: Override, root: Map, roots: Roots, trust: Sequence[str]) -> bool:
     """Whether a change names an ingredient rather than a value. Many words are both, such as bf16 of a `precision`."""
     if change.value is None or not isinstance(change.value, Scalar):

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin
 
 from nemo_vfm.config import hints
 from nemo_vfm.config.build import ARGS, PARTIAL, Call, Group, Items, Part, Value
-from nemo_vfm.config.compose import is_mocked
+from nemo_vfm.config.compose import mocked_data
 from nemo_vfm.config.emit import text_of
 from nemo_vfm.config.locate import NotLocated, Target, is_users
 from nemo_vfm.config.recipe_errors import Mark, Problem, did_you_mean, printable, some_of
@@ -46,10 +46,6 @@ _USERS = {
 }
 
 
-def _unread(root: Node) -> tuple[str, ...]:
-    return tuple(f"{join(path, 'data')}." for path, node in walk(root) if is_mocked(node))
-
-
 class _Enough(Exception):
     """There are so many problems that the rest need not be looked for."""
 
@@ -77,7 +73,7 @@ class Checker:
 
     def root(self, node: Map) -> Part:
         """The whole recipe: a Job."""
-        self.unread = _unread(node)
+        self.unread = mocked_data(node)
         for path, below in walk(node):
             self.places.setdefault(path.rpartition(".")[2], {})[path] = below.mark
         try:
@@ -96,7 +92,7 @@ class Checker:
         """One component of a recipe, or its root, whose job would give it these arguments."""
         node = find(root, address)
         assert node is not None
-        self.unread = _unread(root)
+        self.unread = mocked_data(root)
         try:
             return self._component(node, object, address, by_name=tuple(given), later=True)
         except _Enough:

@@ -54,7 +54,9 @@ def build_unsplit(parts: EngineInputs, init: Init) -> tuple[nn.Module, Filling |
         counter = init == "counter" or (init == "auto" and sum(one.numel() for one in model.parameters()) > _LARGE)
         if meta and (several or counter):
             fill = partial(apply_parallelism.fill, counter=counter)
-    if not several and fill is None:  # a single rank holds the whole model from the start
+        elif meta:  # a single rank holds the whole model from the start
+            model = build_model(parts.model, parts.seed)
+    else:
         model = build_model(parts.model, parts.seed)
     narrowed = cast_weights(model, parts.precision.resolve()[0])
     if parts.precision.fp8 is not None:

@@ -7,10 +7,10 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from nemo_vfm.config import ComposedRecipe, NamedPath, Problem
-from nemo_vfm.config.compose import is_mocked
+from nemo_vfm.config.compose import mocked_data
 from nemo_vfm.config.recipe_errors import did_you_mean
 from nemo_vfm.config.recipients import COPIES
-from nemo_vfm.config.tree import Map, join, walk
+from nemo_vfm.config.tree import Map
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.uri import Address
 
@@ -41,9 +41,9 @@ def paths_seen(
         Those that are not there, or cannot be read, and a sentence for each that was not looked at.
     """
     problems, unseen, reported = list[Problem](), list[str](), set[str]()
-    mocked = tuple(f"{join(path, 'data')}." for path, node in walk(composed.root) if is_mocked(node))
+    mocked = mocked_data(composed.root)
     for one in named:
-        if one.key.startswith(mocked):  # nothing is read there
+        if one.key.startswith(mocked):
             continue
         makes = one.written is not None and not one.written.changes
         if makes or one.argument == COPIES or str(one.place) in reported:
